@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from config.cluster import Cluster
@@ -35,6 +36,22 @@ class NodeStream:
     last_event_ms: int
     """Time of the last event in ms since 1970, or of the stream's creation if that is later. The service may
     update it an hour late."""
+
+
+class State(StrEnum):
+    """Result of a node's last run. The values stand in counts of nodes."""
+
+    DONE = "done"
+    FAILED = "failed"
+    UNFINISHED = "not at their end yet"
+    SILENT = "without a line in that time"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    state: State
+    text: str
+    """The result in a line: the end of the run, or the last error."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +101,14 @@ def list_streams(logs: Any, log_group: str) -> list[NodeStream]:
     )
     streams = []
     for stream in found or []:
-        name = stream["logStreamName"]
-        group, _, instance_id = name.removeprefix(PREFIX).rpartition("/")
         last_event_ms = max(stream.get("creationTime", 0), stream.get("lastEventTimestamp", 0))
-        streams.append(NodeStream(name, group, instance_id, last_event_ms))
+        streams.append(node_stream(stream["logStreamName"], last_event_ms))
     return streams
+
+
+def node_stream(name: str, last_event_ms: int) -> NodeStream:
+    group, _, instance_id = name.removeprefix(PREFIX).rpartition("/")
+    return NodeStream(name, group, instance_id, last_event_ms)
 
 
 def read_events(
@@ -96,15 +116,31 @@ def read_events(
 ) -> Iterator[Event]:
     """Yield the events of these streams since a time, in the order of time within each hundred streams."""
     for start in range(0, len(streams), STREAMS_PER_CALL):
-        pages = logs.get_paginator("filter_log_events").paginate(
-            logGroupName=log_group,
-            logStreamNames=streams[start : start + STREAMS_PER_CALL],
-            startTime=since_ms,
-        )
-        for page in pages:
-            for event in page["events"]:
-                text = event["message"].rstrip("\n")
-                yield Event(event["logStreamName"], event["eventId"], event["timestamp"], text)
+        names = streams[start : start + STREAMS_PER_CALL]
+        yield from _filtered(logs, log_group, since_ms, logStreamNames=names)
+
+
+def read_new_events(logs: Any, log_group: str, group: str, *, since_ms: int) -> Iterator[Event]:
+    """Yield the events of all nodes since a time without a list of their streams.
+
+    Args:
+        logs: client of CloudWatch Logs.
+        log_group: log group of the cluster.
+        group: instance group of the nodes; empty for all groups.
+        since_ms: time of the oldest events.
+    """
+    prefix = f"{PREFIX}{group}/" if group else PREFIX
+    return _filtered(logs, log_group, since_ms, logStreamNamePrefix=prefix)
+
+
+def _filtered(logs: Any, log_group: str, since_ms: int, **streams: Any) -> Iterator[Event]:
+    pages = logs.get_paginator("filter_log_events").paginate(
+        logGroupName=log_group, startTime=since_ms, **streams
+    )
+    for page in pages:
+        for event in page["events"]:
+            text = event["message"].rstrip("\n")
+            yield Event(event["logStreamName"], event["eventId"], event["timestamp"], text)
 
 
 def newest_run(events: Sequence[Event]) -> list[Event]:
@@ -119,15 +155,21 @@ def newest_run(events: Sequence[Event]) -> list[Event]:
     return list(events[start:])
 
 
-def outcome(events: Sequence[Event]) -> str:
-    """Return the result of the last run in a line: its end, or the last error, also of the image."""
+def outcome(events: Sequence[Event]) -> Outcome:
+    """Return the result of the last run: its end, or the last error, also of the image."""
+    if not events:
+        return Outcome(State.SILENT, "no line in that time")
     failed = ""
     for event in reversed(events):
         if OF_OTHER_NODES in event.text:
             continue
         if ERROR in event.text:
-            return event.text[event.text.index(ERROR) :]
+            return Outcome(State.FAILED, event.text[event.text.index(ERROR) :])
         if done := DONE.search(event.text):
-            return failed or event.text[done.end() :]
+            if failed:
+                return Outcome(State.FAILED, failed)
+            return Outcome(State.DONE, event.text[done.end() :])
         failed = event.text if RUN_ENDS.search(event.text) else failed
-    return failed or "not at its end yet"
+    if failed:
+        return Outcome(State.FAILED, failed)
+    return Outcome(State.UNFINISHED, "not at its end yet")

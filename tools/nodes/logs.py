@@ -2,6 +2,7 @@
 
 ``python -m tools.nodes.logs [NODE]``: a group, ``<group>-<n>``, a host name, or an instance id, which may be
 gone. The default is all present nodes, and those whose last line is less than a day older than the newest.
+Above 20 nodes, it prints counts by result and the first failed nodes; ``--all`` prints a line per node.
 On EKS, ``control-plane`` shows the logs of its API server, authenticator, controllers and scheduler.
 """
 
@@ -9,6 +10,7 @@ import argparse
 import re
 import sys
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -24,11 +26,15 @@ from tools.nodes.lifecycle_log import (
     LATE_MS,
     Event,
     NodeStream,
+    Outcome,
+    State,
     find_log_group,
     list_streams,
     newest_run,
+    node_stream,
     outcome,
     read_events,
+    read_new_events,
 )
 
 AUDIT = "kube-apiserver-audit-"
@@ -39,6 +45,12 @@ DEFAULT_SINCE_MS = 30 * 60_000
 SHIPPED_WITHIN_MS = 3600_000
 """Delay with which the service may update a stream's time of the last event (``lastEventTimestamp``)."""
 POLL_SECONDS = 5.0
+MOST_WHOLE_LOGS = 20
+"""Most nodes whose whole logs are printed; of more nodes, the results."""
+MOST_FAILED = 20
+"""Most failed nodes that the summary of many nodes lists."""
+MOST_NAMES = 10
+"""Most nodes that an error message lists."""
 CONTROL_PLANE = "control-plane"
 """Argument for the logs of EKS's control plane, in place of a node."""
 DAY_MS = 24 * 3600 * 1000
@@ -68,9 +80,16 @@ def main() -> int:
     found = list(
         read_events(logs, log_group, [stream.name for stream in streams], since_ms=since_ms)
     )
-    for stream in streams:
-        events = [event for event in found if event.stream == stream.name]
-        printer.show(stream, events if options.since else newest_run(events))
+    events_of: dict[str, list[Event]] = defaultdict(list)
+    for event in found:
+        events_of[event.stream].append(event)
+    if options.all or len(streams) > MOST_WHOLE_LOGS:
+        outcomes = [(stream, outcome(newest_run(events_of[stream.name]))) for stream in streams]
+        printer.summarize(outcomes, all_nodes=options.all)
+    else:
+        for stream in streams:
+            events = events_of[stream.name]
+            printer.show(stream, events if options.since else newest_run(events))
     if options.follow:
         _follow_nodes(logs, log_group, read_nodes, options.node, printer, found)
     return 0
@@ -100,6 +119,12 @@ def _options() -> argparse.Namespace:
         "node",
         nargs="?",
         help=f"group, node, host name or instance id (default: all); on EKS also {CONTROL_PLANE}",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help=f"a line per node (default: whole logs; above {MOST_WHOLE_LOGS} nodes, counts and the first "
+        "failed nodes)",
     )
     parser.add_argument("--follow", action="store_true", help="show new lines until Ctrl-C")
     parser.add_argument(
@@ -178,8 +203,10 @@ def choose_streams(
         if not chosen:
             described = [
                 names.get(stream.instance_id, f"{stream.instance_id} of {stream.group}, gone")
-                for stream in streams
+                for stream in streams[:MOST_NAMES]
             ]
+            if len(streams) > MOST_NAMES:
+                described.append(f"and {len(streams) - MOST_NAMES} more (ARGS=--all lists them)")
             raise ValueError(
                 f"no node {wanted}; there are logs of {', '.join(described) or 'none'}"
             )
@@ -209,7 +236,22 @@ class Printer:
         print(f"=== {name}" if stream.instance_id in name else f"=== {name} {stream.instance_id}")
         for event in events:
             print(self._coloured(event.text))
-        print(f"=== {name}: {self._coloured(outcome(events))}\n", flush=True)
+        print(f"=== {name}: {self._coloured(outcome(newest_run(events)).text)}\n", flush=True)
+
+    def summarize(self, outcomes: Sequence[tuple[NodeStream, Outcome]], *, all_nodes: bool) -> None:
+        """Print the number of nodes by result, and a line for each node or for the first failed ones."""
+        numbers = Counter(result.state for _, result in outcomes)
+        counts = ", ".join(f"{numbers[state]} {state}" for state in State if numbers[state])
+        print(f"{len(outcomes)} nodes: {counts}" if outcomes else "no nodes")
+        failed = [item for item in outcomes if item[1].state is State.FAILED]
+        for stream, result in outcomes if all_nodes else failed[:MOST_FAILED]:
+            print(f"  {self.name(stream)}: {self._coloured(result.text)}")
+        if not all_nodes and len(failed) > MOST_FAILED:
+            print(f"  and {len(failed) - MOST_FAILED} more failed nodes")
+        print(
+            "the whole log of a node: make logs NODE=<node>; a line per node: make logs ARGS=--all",
+            flush=True,
+        )
 
     def show_event(self, stream: NodeStream, event: Event) -> None:
         print(f"{self.name(stream)}: {self._coloured(event.text)}", flush=True)
@@ -237,25 +279,26 @@ def _follow_nodes(
         shown: events that are printed already.
     """
     nodes = read_nodes()
-    streams = dict[str, NodeStream]()
+    unknown: set[str] = set()
+    """Instances that are not among the nodes, although they were read again for them."""
+    meant = nodes_meant(nodes, wanted) if nodes and wanted else ()
+    groups = {node.group for node in meant}
+    [group] = groups if len(groups) == 1 else [""]
 
     def read(since_ms: int) -> Iterator[Event]:
-        nonlocal nodes, streams
-        known = streams
-        streams = {stream.name: stream for stream in list_streams(logs, log_group)}
-        has_new = not streams.keys() <= known.keys()
-        if has_new:
-            nodes = read_nodes()
-            printer.names = names_of(nodes)
-        chosen = [
-            stream.name
-            for stream in streams.values()
-            if wanted is None or _is_meant(stream, nodes, wanted)
-        ]
-        return read_events(logs, log_group, chosen, since_ms=since_ms)
+        nonlocal nodes
+        for event in read_new_events(logs, log_group, group, since_ms=since_ms):
+            stream = node_stream(event.stream, event.time_ms)
+            if stream.instance_id not in printer.names and stream.instance_id not in unknown:
+                nodes = read_nodes()
+                printer.names = names_of(nodes)
+                if stream.instance_id not in printer.names:
+                    unknown.add(stream.instance_id)
+            if wanted is None or _is_meant(stream, nodes, wanted):
+                yield event
 
     def show(event: Event) -> None:
-        printer.show_event(streams[event.stream], event)
+        printer.show_event(node_stream(event.stream, event.time_ms), event)
 
     _follow(read, show, shown, now_ms=_now_ms())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +73,10 @@ class Logs:
         return {"logStreams": found}
 
     def _events(self, parameters: Parameters) -> dict[str, Any]:
+        names = parameters.get("logStreamNames")
+        if names is None:
+            prefix = parameters["logStreamNamePrefix"]
+            names = [name for name in self.streams if name.startswith(prefix)]
         found = [
             {
                 "logStreamName": name,
@@ -79,7 +84,7 @@ class Logs:
                 "timestamp": time,
                 "message": f"{text}\n",
             }
-            for name in parameters["logStreamNames"]
+            for name in names
             for time, text in self.streams[name]
             if time >= parameters["startTime"]
         ]
@@ -290,3 +295,93 @@ def test_following_tells_what_comes_once_and_of_new_nodes(
         show("--follow")
     told = capsys.readouterr().out.partition("not at its end yet\n\n")[2]
     assert told == f"workers-1: {FAILED}\nworkers-3: {BEGUN}\n"
+
+
+def _many(aws: AnsweringAws, cloud: Logs, count: int, *, failed: int) -> list[dict[str, Any]]:
+    """Workers that have ended their setup, of which the first have failed."""
+    nodes = [node("workers", number) for number in range(1, count + 1)]
+    aws.answer("sagemaker", "ListClusterNodes", {"ClusterNodeSummaries": nodes})
+    for number, described in enumerate(nodes):
+        last = FAILED if number < failed else DONE
+        cloud.say("workers", described["InstanceId"], BEGUN, last)
+    return nodes
+
+
+def test_many_nodes_are_counts_and_the_first_failed_ones(
+    aws: AnsweringAws, cloud: Logs, show: Show
+) -> None:
+    nodes = _many(aws, cloud, 1000, failed=30)
+    cloud.say("workers", nodes[-1]["InstanceId"], BEGUN, hours_ago=0.5)
+    lines = show().splitlines()
+    assert lines[0] == "1000 nodes: 969 done, 30 failed, 1 not at their end yet"
+    error = FAILED.partition("bootstrap: ")[2]
+    assert lines[1:21] == [f"  workers-{number}: {error}" for number in range(1, 21)]
+    assert lines[21] == "  and 10 more failed nodes"
+    assert len(lines) == 23 and "make logs NODE=<node>" in lines[22]
+    assert len(show("--all").splitlines()) == 1002
+    assert FAILED in show("workers-7") and BEGUN in show("workers-7")
+
+
+def test_up_to_twenty_nodes_have_their_whole_logs(
+    aws: AnsweringAws, cloud: Logs, show: Show
+) -> None:
+    _many(aws, cloud, 20, failed=1)
+    assert show().count(BEGUN) == 20
+    assert BEGUN not in show("--all")
+
+
+def test_the_events_of_many_nodes_are_compared_once_each(
+    aws: AnsweringAws, cloud: Logs, show: Show, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = {"stream": 0}
+
+    class Counted(logs.Event):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "stream":
+                reads["stream"] += 1
+            return super().__getattribute__(name)
+
+    real = logs.read_events
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        for event in real(*arguments, **named):
+            yield Counted(event.stream, event.id, event.time_ms, event.text)
+
+    monkeypatch.setattr(logs, "read_events", counted)
+    per_event = []
+    for count in (50, 500):
+        cloud.streams.clear()
+        _many(aws, cloud, count, failed=0)
+        reads["stream"] = 0
+        show()
+        per_event.append(reads["stream"] / (2 * count))
+    assert per_event[0] == per_event[1] == 1
+
+
+def test_a_name_without_a_log_lists_few_of_many(aws: AnsweringAws, cloud: Logs, show: Show) -> None:
+    _many(aws, cloud, 300, failed=0)
+    with pytest.raises(ValueError, match=r"workers-10, and 290 more \(ARGS=--all lists them\)$"):
+        show("gpu")
+
+
+def test_each_look_of_following_takes_as_many_calls_for_many_nodes(
+    aws: AnsweringAws, cloud: Logs, show: Show, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    for count in (10, 1000):
+        cloud.streams.clear()
+        _many(aws, cloud, count, failed=0)
+        rounds = iter(range(3))
+        at_start: list[int] = []
+
+        def wait(seconds: float, rounds: Any = rounds, at_start: list[int] = at_start) -> None:
+            at_start.append(len(aws.calls))
+            if next(rounds, None) is None:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(logs, "time", only_sleep(wait))
+        with pytest.raises(KeyboardInterrupt):
+            show("--follow")
+        made.append(Counter(aws.calls[at_start[0] : at_start[-1]]))
+    # Every answer has two pages here.
+    assert made[0] == made[1] == {("logs", "FilterLogEvents"): 2 * 3}

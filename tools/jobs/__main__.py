@@ -51,6 +51,7 @@ def main() -> int:
     parser.add_argument(
         "--to", type=Path, default=Path("runs"), help="folder to fetch to (%(default)s)"
     )
+    scheduler.add_follow_options(parser)
     options = parser.parse_args(words)
     if command == "cancel" and not options.job:
         raise ValueError("cancel: name the job, make cancel JOB=<job>; make status lists them")

@@ -25,6 +25,9 @@ class Scheduler(ABC):
     def add_submit_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the options of ``submit`` alone."""
 
+    def add_follow_options(self, parser: argparse.ArgumentParser) -> None:  # noqa: B027
+        """Add the options of ``status``, ``tail``, ``cancel`` and ``fetch``; none by default."""
+
     @abstractmethod
     def submit(self, run: NamedRun | None, options: argparse.Namespace, *, version: str) -> int:
         """Submit a stage; ``run`` is None for a bandwidth job.

@@ -74,6 +74,13 @@ def pod_problems(pod: Mapping[str, Any]) -> list[str]:
     return found
 
 
+def pod_failures(pod: Mapping[str, Any]) -> list[str]:
+    """Return one line for each container of a pod that has failed, now or earlier."""
+    return [
+        line for container in _containers(pod.get("status", {})) for line in _endings(container)
+    ]
+
+
 def has_begun(pod: Mapping[str, Any]) -> bool:
     """Whether one of its containers has a log, which those before the main one may have, too."""
     status = pod.get("status", {})

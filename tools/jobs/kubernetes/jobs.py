@@ -56,6 +56,14 @@ class KubernetesJobs(Scheduler):
             "--kubeconfig", type=Path, help="kubeconfig, instead of the caller's AWS credentials"
         )
 
+    def add_follow_options(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--all",
+            action="store_true",
+            help="status: a line for each job and pod; tail: the logs of all pods, "
+            f"at most {watch.MOST_PODS}",
+        )
+
     def add_submit_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--folder", help="folder of runs, data and downloads on the shared file system"
@@ -129,9 +137,9 @@ class KubernetesJobs(Scheduler):
         with self._kubectl(options, namespace) as kubectl:
             match command:
                 case "status":
-                    return watch.status(kubectl, self._operator)
+                    return watch.status(kubectl, self._operator, everything=options.all)
                 case "tail":
-                    return watch.tail(kubectl, self._operator, options.job)
+                    return watch.tail(kubectl, self._operator, options.job, everything=options.all)
             job = watch.find_job(kubectl, self._operator, options.job)
             if command == "cancel":
                 return watch.cancel(kubectl, self._operator, job)

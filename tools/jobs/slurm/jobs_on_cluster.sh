@@ -5,6 +5,8 @@
 set -euo pipefail
 
 readonly what="$1" folder="$2" largest_mib="${4:-0}" num_shown=5
+# The end of a file in which its last line of a kind is looked for. Metrics of a long run have gigabytes.
+readonly last_bytes=1048576
 job="${3:-}"
 
 newest_jobs() {
@@ -47,7 +49,7 @@ status() {
 
 last_line() {
     local found=""
-    [[ ! -e "$2" ]] || found="$({ grep -- "$3" "$2" || true; } | tail --lines=1)"
+    [[ ! -e "$2" ]] || found="$(tail --bytes="${last_bytes}" -- "$2" | { grep -- "$3" || true; } | tail --lines=1)"
     [[ -z "${found}" ]] || printf '  %-8s %s\n' "$1" "${found}"
 }
 

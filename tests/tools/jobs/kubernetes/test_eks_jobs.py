@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -131,6 +132,68 @@ def test_tail_continues_when_pods_are_replaced(
     assert status == 0 and said.count("step 10/200") == 1
     assert len(logs) == 3 and logs[0] == f"log {name}-pods-0"
     assert all(asked.startswith(f"{logs[0]} 20") for asked in logs[1:])
+
+
+NUM_PODS = 512
+
+
+def _many_pods(objects: Objects, name: str) -> None:
+    """Pods of a large job: number 300 has failed, and 301 to 320 wait for a node."""
+    for number in range(NUM_PODS):
+        add_pod(objects, name, f"this is pod {number}\n", number=number)
+    ended = {"terminated": {"exitCode": 1, "message": "error: node i-1: 7 GPUs"}}
+    no_node = {"type": "PodScheduled", "status": "False", "message": "0/512 nodes are available"}
+    objects.kept["pods", SPACE, f"{name}-pods-300"]["status"] = {
+        "phase": "Failed",
+        "containerStatuses": [{"name": "train", "state": ended}],
+    }
+    for number in range(301, 321):
+        objects.kept["pods", SPACE, f"{name}-pods-{number}"]["status"] = {
+            "phase": "Pending",
+            "conditions": [no_node],
+        }
+
+
+def test_many_pods_are_counts_after_their_problems(objects: Objects, run: Run) -> None:
+    name = submitted(objects, run)
+    _many_pods(objects, name)
+    _, said = run("status")
+    lines = [line.strip() for line in said.splitlines()]
+    assert lines[-4:] == [
+        f"problem  {name}-pods-301 on hyperpod-i-0123 and 19 more: no node: 0/512 nodes are available",
+        f"problem  {name}-pods-300 on hyperpod-i-0123: train ended with 1: error: node i-1: 7 GPUs",
+        "pods     512: 1 Failed, 20 Pending, 491 Running",
+        "log      this is pod 0",
+    ]
+    everything = run("status", "--all")[1]
+    assert everything.count(f"{name}-pods-") == NUM_PODS
+
+
+def test_the_first_pod_of_many_and_failing_ones_are_followed(objects: Objects, run: Run) -> None:
+    name = submitted(objects, run)
+    _many_pods(objects, name)
+    condition = {"type": "Completed", "status": "True"}
+    objects.kept["hyperpodpytorchjobs", SPACE, name]["status"] = {"conditions": [condition]}
+    _, said = run("tail", name)
+    assert "this is pod 0\n" in said and f"[{name}-pods-300] this is pod 300\n" in said
+    assert f"[{name}-pods-300] train ended with 1: error: node i-1: 7 GPUs" in said
+    assert said.count("this is pod") == 2
+    logs = {asked for asked in objects.asked if asked.startswith("log ")}
+    assert logs == {f"log {name}-pods-0", f"log {name}-pods-300"}
+    with pytest.raises(ValueError, match="has 512 pods, and kubectl follows at most 256"):
+        run("tail", name, "--all")
+
+
+def test_status_lists_the_newest_of_many_jobs(objects: Objects, run: Run) -> None:
+    name = submitted(objects, run)
+    key = (KINDS["hyperpod"], SPACE, name)
+    for number in range(200):
+        job = copy.deepcopy(objects.kept[key])
+        job["metadata"]["name"] = f"older-{number}"
+        objects.kept[KINDS["hyperpod"], SPACE, f"older-{number}"] = job
+    _, said = run("status")
+    assert "and 176 older jobs: make status TARGET=eks ARGS=--all" in said
+    assert len(said.splitlines()) <= 100
 
 
 def test_cancel_deletes_the_job_and_lets_its_pods_end(

@@ -1,10 +1,11 @@
 """Watch for hangs of the processes of a node, in a thread of the node's agent.
 
 A process that has not advanced (``heartbeat.py``) within a time limit has hung. With it the whole step has,
-because the others wait for it. The first node that detects this creates a folder for stacks on the shared
-file system, for which the agents of the other nodes look. Then each agent
+because the others wait for it. The first node that detects this reports it to the agents of the other nodes
+(``hang_channel.py``). Then each agent
 
-1. writes the stacks of its processes there, and their states into its record of the attempt's end,
+1. writes the stacks of its processes to the shared file system, and their states into its record of the
+   attempt's end,
 2. waits until the other nodes have done so,
 3. kills its processes.
 """
@@ -24,6 +25,7 @@ from typing import Any
 
 from seqlm.training.heartbeat import BEATS_FOLDER, STACK_SIGNAL, THREADS_SIGNAL
 
+from .hang_channel import Event, HangChannel
 from .hang_report import STOPPED, Observed, frames_of, is_waiting, place_of
 from .slurm_attempts import write_ending
 
@@ -32,6 +34,8 @@ DUMP_SECONDS = 10.0
 """Longest wait for stacks to be written."""
 OTHERS_SECONDS = 30.0
 """Longest wait for the other nodes' stacks. Later ones are lost, because Slurm ends all processes."""
+NODES_PER_SECOND = 50
+"""Nodes whose files the shared file system takes per second. The longest wait grows by their time."""
 END_SECONDS = 30.0
 """Longest wait for killed processes to end. A broken device may block one, which is left to Slurm."""
 _ENDED = ("", "Z", "X")
@@ -63,9 +67,11 @@ class HangWatch:
     beats: Path
     """Folder of the node for heartbeats."""
     stacks: Path
-    """Folder of the attempt on the shared file system, created by the first node that detects a hang."""
+    """Folder of the attempt on the shared file system, created after a hang."""
     endings: Path
     """Folder of the attempt with a record for each node, on the shared file system."""
+    channel: HangChannel
+    """Open connection to the other nodes."""
     node: str
     num_nodes: int
     """Nodes of the step."""
@@ -105,7 +111,8 @@ class HangWatch:
             processes = [
                 self._look(local_rank, elapsed) for local_rank in range(self.num_processes)
             ]
-            if self._is_requested() or any(self._is_hung(process) for process in processes):
+            is_reported = self.channel.count(Event.HUNG) > 0
+            if is_reported or any(self._is_hung(process) for process in processes):
                 self.hung = True
                 self._end_hung(processes)
                 return
@@ -126,12 +133,6 @@ class HangWatch:
         state = state_of(record["pid"]) if record else ""
         return _Process(local_rank, record, state, silent)
 
-    def _is_requested(self) -> bool:
-        """Return whether another node has detected a hang."""
-        with contextlib.suppress(OSError):  # a shared file system that fails for a moment
-            return self.stacks.exists()
-        return False
-
     def _is_hung(self, process: _Process) -> bool:
         if process.record and process.state in _ENDED:
             return False  # torchrun handles its end
@@ -141,6 +142,7 @@ class HangWatch:
 
     def _end_hung(self, processes: list[_Process]) -> None:
         """Write the stacks and states of all processes, and kill them."""
+        self.channel.announce(Event.HUNG)
         alive = [process for process in processes if process.state not in _ENDED]
         stopped = [process for process in alive if process.state in STOPPED]
         try:
@@ -152,7 +154,7 @@ class HangWatch:
             )
             # A stopped process receives signals when it continues. Processes that wait for it then continue,
             # so their stacks must be complete on all nodes.
-            self._wait_for_others(self.stacks, ".seen")
+            self._wait_for_others(Event.STACKS)
             for process in stopped:
                 _send(process, signal.SIGCONT)
             self._wait_for_files(
@@ -163,7 +165,7 @@ class HangWatch:
             self._wait_for_files([self._file(process, "threads") for process in alive])
             observed = [self._write_stacks(process) for process in processes]
             write_ending(self.endings, self.node, hung=observed)
-            self._wait_for_others(self.endings, ".json")
+            self._wait_for_others(Event.ENDED)
         except OSError as error:
             print(f"stacks of {self.node} cannot be kept: {error}", file=sys.stderr)
         for process in alive:
@@ -198,11 +200,11 @@ class HangWatch:
             before = sizes
             time.sleep(0.3)
 
-    def _wait_for_others(self, folder: Path, suffix: str) -> None:
-        """Write this node's file, and wait until each node has written one with its name and the suffix."""
-        deadline = time.monotonic() + OTHERS_SECONDS
-        (folder / f"{self.node}{suffix}").touch()
-        while len(list(folder.glob(f"*{suffix}"))) < self.num_nodes and time.monotonic() < deadline:
+    def _wait_for_others(self, event: Event) -> None:
+        """Announce an event of this node, and wait until each node has announced it."""
+        deadline = time.monotonic() + OTHERS_SECONDS + self.num_nodes / NODES_PER_SECOND
+        self.channel.announce(event)
+        while self.channel.count(event) < self.num_nodes and time.monotonic() < deadline:
             time.sleep(0.2)
 
     def _write_stacks(self, process: _Process) -> dict[str, Any]:

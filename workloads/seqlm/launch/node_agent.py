@@ -12,6 +12,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
@@ -21,6 +22,7 @@ from seqlm.runs.stages import program_of
 from seqlm.training.command_line import ERROR_FILE, STOPPED_BY_SIGNAL
 from seqlm.training.heartbeat import slow_seconds
 
+from .hang_channel import HangChannel, HangServer
 from .hang_watch import HangWatch, flight_recorder
 from .job_file import SHUTDOWN_TIMEOUT_SECONDS, Job, read_job
 from .slurm_attempts import endings_folder, stacks_folder, write_ending
@@ -29,7 +31,7 @@ from .torchrun import Ending, elastic_config, run_processes
 
 FIRST_PORT = 20_000
 NUM_PORTS = 10_000
-"""Number of the ports at which groups meet."""
+"""Number of the ports of groups. A group meets at an even one, and reports hangs at the next one."""
 CHECK = "check"
 """Name of the network check, in place of a stage."""
 CHECK_MODULE = "seqlm.launch.network.check"
@@ -65,7 +67,10 @@ def main() -> None:
             arguments = ["-m", *program_of(stage), *stage_arguments(job, job_file.parent)]
         if job.gpus_per_node:
             os.environ |= flight_recorder(Path(folder), stacks)
+        config = launch_config(job, attempt, stage, node, group)
+        channel = hang_channel(config, node, group)
         watch = HangWatch(
+            channel=channel,
             beats=Path(folder),
             stacks=stacks,
             endings=endings,
@@ -75,9 +80,8 @@ def main() -> None:
             hang_seconds=job.hang_seconds,
             start_seconds=slow_seconds(),
         )
-        config = launch_config(job, attempt, stage, node, group)
         try:
-            with watch:
+            with hang_server(config, node, group), channel, watch:
                 if node != group[0]:
                     wait_for_first(config)
                 ending = run_processes(config, arguments)
@@ -125,7 +129,7 @@ def launch_config(
         group: nodes of the group.
     """
     run_id = f"{os.environ['SLURM_JOB_ID']}-{attempt}"
-    port = FIRST_PORT + zlib.crc32(run_id.encode()) % NUM_PORTS
+    port = FIRST_PORT + 2 * (zlib.crc32(run_id.encode()) % (NUM_PORTS // 2))
     meeting_seconds = MEETING_SECONDS
     shutdown_seconds = SHUTDOWN_TIMEOUT_SECONDS
     if stage == CHECK:
@@ -141,6 +145,26 @@ def launch_config(
         local_addr=node,
         shutdown_timeout=shutdown_seconds,
     )
+
+
+def hang_server(
+    config: LaunchConfig, node: str, group: Sequence[str]
+) -> AbstractContextManager[object]:
+    """Return the server of the group's reports of hangs; nothing on other nodes than the first."""
+    if len(group) == 1 or node != group[0]:
+        return nullcontext()
+    return HangServer(_hang_port(config), config.run_id)
+
+
+def hang_channel(config: LaunchConfig, node: str, group: Sequence[str]) -> HangChannel:
+    """Return this node's connection to the server."""
+    if len(group) == 1:
+        return HangChannel(node)
+    return HangChannel(node, host=group[0], port=_hang_port(config), run_id=config.run_id)
+
+
+def _hang_port(config: LaunchConfig) -> int:
+    return int(config.rdzv_endpoint.rpartition(":")[2]) + 1
 
 
 def wait_for_first(config: LaunchConfig) -> None:

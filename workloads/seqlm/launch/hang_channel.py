@@ -54,7 +54,9 @@ class HangServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._over.set)
+        # The loop is closed already if the port could not be opened.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._over.set)
         self._thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
@@ -88,7 +90,8 @@ class HangServer:
             while line := await reader.readline():
                 self._nodes[Event(line.decode().strip())].add(node)
                 self._changed.set()
-        except (OSError, ValueError):  # a broken connection, or another program's words
+        # A broken connection, another program's words, or the end of the server, which Python 3.11 would log.
+        except (OSError, ValueError, asyncio.CancelledError):
             return
         finally:
             self._writers.discard(writer)

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from functools import partial
 from ipaddress import IPv4Network
 from itertools import combinations
+from typing import Literal
 
 from config.address_demand import RESERVED_ADDRESSES, address_takers
-from config.address_plan import NUM_SMALL_SUBNETS, SMALL_PREFIX
+from config.address_plan import NUM_SMALL_SUBNETS, plan_fits, private_prefixes
 from config.cluster import Cluster, ExistingVpc, NewVpc, zone_ids
 from config.facts.endpoint_services import endpoint_services
 from config.reading.violation import Violation
@@ -93,42 +94,40 @@ _LARGEST_PRIVATE_PREFIX = 17
 _SMALLEST_PRIVATE_PREFIX = 26
 
 
+def _with_prefix(network: NewVpc, prefix: int) -> NewVpc:
+    return network.model_copy(update={"private_prefix_length": prefix})
+
+
+def _fitting_prefixes(network: NewVpc) -> list[int]:
+    """Return the prefixes with which the subnets fit into the VPC, the largest subnets first."""
+    prefixes = range(_LARGEST_PRIVATE_PREFIX, _SMALLEST_PRIVATE_PREFIX + 1)
+    return [prefix for prefix in prefixes if plan_fits(_with_prefix(network, prefix))]
+
+
 def new_subnets_fit(cluster: Cluster) -> Iterator[Violation]:
     network = cluster.network
-    if not isinstance(network, NewVpc):
+    if not isinstance(network, NewVpc) or parsed(network.cidr) is None:
         return
-    vpc = parsed(network.cidr)
-    if vpc is None:
+    if plan_fits(network):
         return
-    num_zones = len(network.availability_zone_ids)
-    got = network.private_prefix_length
-    free = vpc.num_addresses - NUM_SMALL_SUBNETS * _size(SMALL_PREFIX)
-    if num_zones * _size(got) > free:
-        prefixes = range(_LARGEST_PRIVATE_PREFIX, _SMALLEST_PRIVATE_PREFIX + 1)
-        fitting = [prefix for prefix in prefixes if num_zones * _size(prefix) <= free]
-        yield Violation(
-            "network.private_prefix_length",
-            got,
-            f"the private subnets, {num_zones} of /{got}, and {NUM_SMALL_SUBNETS} small ones do not fit into"
-            f" {network.cidr}",
-            f"set {fitting[0]}, or a larger network.cidr"
-            if fitting
-            else "set a larger network.cidr",
-        )
+    subnets = ", ".join(
+        f"{number} of /{prefix}" for prefix, number in Counter(private_prefixes(network)).items()
+    )
+    fitting = _fitting_prefixes(network)
+    yield Violation(
+        "network.private_prefix_length",
+        network.private_prefix_length,
+        f"the private subnets, {subnets}, and {NUM_SMALL_SUBNETS} small ones do not fit into {network.cidr}",
+        f"set {fitting[0]}, or a larger network.cidr" if fitting else "set a larger network.cidr",
+    )
 
 
 def subnets_hold_the_addresses(cluster: Cluster) -> Iterator[Violation]:
     network = cluster.network
     takers = address_takers(cluster)
     if isinstance(network, NewVpc):
-        # All subnets have the same size, so only the fullest zone is checked.
-        zone_id = max(dict.fromkeys(zone_ids(cluster)), key=lambda zone: takers[zone].total())
-        taken = takers[zone_id]
-        prefix = network.private_prefix_length
-        if _needed(taken) > _size(prefix):
-            allowed = _too_small(zone_id, taken, _size(prefix))
-            fix = _fix(taken, "set {}", _LARGEST_PRIVATE_PREFIX)
-            yield Violation("network.private_prefix_length", prefix, allowed, fix)
+        if parsed(network.cidr) is not None:
+            yield from _new_subnets_hold(cluster, network, takers)
         return
     for index, subnet in enumerate(network.private_subnets):
         path = f"network.private_subnets[{index}].cidr"
@@ -138,6 +137,66 @@ def subnets_hold_the_addresses(cluster: Cluster) -> Iterator[Violation]:
             allowed = _too_small(subnet.availability_zone_id, taken, cidr.num_addresses)
             fix = _fix(taken, "use a subnet of /{}", LARGEST_PREFIX)
             yield Violation(path, subnet.cidr, allowed, fix)
+
+
+def _new_subnets_hold(
+    cluster: Cluster, network: NewVpc, takers: dict[str, Counter[str]]
+) -> Iterator[Violation]:
+    """Report the zone that lacks the most addresses, with a prefix that holds all or the most nodes."""
+
+    def sizes(prefix: int) -> dict[str, int]:
+        prefixes = private_prefixes(_with_prefix(network, prefix))
+        # A zone that is listed twice is refused elsewhere.
+        return dict(zip(zone_ids(cluster), map(_size, prefixes), strict=True))
+
+    def missing(prefix: int) -> dict[str, int]:
+        return {zone: _needed(takers[zone]) - size for zone, size in sizes(prefix).items()}
+
+    got = network.private_prefix_length
+    lacks = missing(got)
+    zone_id = max(lacks, key=lambda zone: lacks[zone])
+    if lacks[zone_id] <= 0:
+        return
+    taken = takers[zone_id]
+    allowed = _too_small(zone_id, taken, sizes(got)[zone_id])
+    [(place, num_addresses)] = taken.most_common(1)
+    fitting = _fitting_prefixes(network) or [got]
+    holding = [prefix for prefix in fitting if max(missing(prefix).values()) <= 0]
+    if holding:
+        fix = f"set {holding[-1]}, or reduce {place}, which takes {num_addresses}"
+    else:
+        best = max(fitting, key=lambda prefix: sizes(prefix)[zone_id])
+        fix = _most_that_fit(cluster, taken, sizes(best)[zone_id], "" if best == got else best)
+    yield Violation("network.private_prefix_length", got, allowed, fix)
+
+
+def _most_that_fit(
+    cluster: Cluster, taken: Counter[str], size: int, prefix: int | Literal[""]
+) -> str:
+    """Return a fix for a zone whose addresses no subnet of this VPC holds: the most nodes, or another VPC.
+
+    Args:
+        cluster: cluster file.
+        taken: addresses needed in the zone, by the place in the file that needs them.
+        size: addresses of the zone's largest subnet.
+        prefix: value of private_prefix_length with that subnet, if it differs from the file's.
+    """
+    [(place, num_addresses)] = taken.most_common(1)
+    fix = f"reduce {place}, which takes {num_addresses}"
+    places = {
+        f"instance_groups[{group.name}].{field}": getattr(group, field, 0)
+        for group in cluster.instance_groups
+        for field in ("num_instances", "max_instances")
+    }
+    if num_nodes := places.get(place):
+        per_node = num_addresses // num_nodes
+        most = (size - (_needed(taken) - num_addresses)) // per_node
+        if most > 0:
+            setting = f" and set private_prefix_length: {prefix}" if prefix else ""
+            fix = f"reduce {place} to at most {most}{setting}"
+    if _needed(taken) <= _size(LARGEST_PREFIX):
+        fix += f", or use vpc: existing with a subnet of /{_prefix_for(taken)}"
+    return fix
 
 
 def existing_subnets_are_distinct(cluster: Cluster) -> Iterator[Violation]:
@@ -183,6 +242,11 @@ def _needed(taken: Counter[str]) -> int:
     return taken.total() + RESERVED_ADDRESSES
 
 
+def _prefix_for(taken: Counter[str]) -> int:
+    """Return the prefix of the smallest subnet that holds the addresses."""
+    return 32 - (_needed(taken) - 1).bit_length()
+
+
 def _too_small(zone_id: str, taken: Counter[str], size: int) -> str:
     return (
         f"nodes, file systems and endpoints in {zone_id} need {_needed(taken)} addresses"
@@ -198,7 +262,7 @@ def _fix(taken: Counter[str], larger: str, largest_prefix: int) -> str:
         larger: advice to use a larger subnet; its prefix replaces ``{}``.
         largest_prefix: prefix of the largest subnet that is allowed.
     """
-    prefix = 32 - (_needed(taken) - 1).bit_length()
+    prefix = _prefix_for(taken)
     [(place, num_addresses)] = taken.most_common(1)
     less = f"reduce {place}, which takes {num_addresses}"
     if prefix < largest_prefix:

@@ -59,7 +59,7 @@ class NewVpc(Section):
     no other zone, are in the first zone. Slurm's database and the EKS control plane need a second one."""
     private_prefix_length: Annotated[int, Field(ge=17, le=26)] = 18
     """Prefix length of each zone's private subnet for nodes and file systems; 18 has 16,379 addresses.
-    In a /16, 17 gives the first zone 32,763 addresses, enough for 1,000 P5 nodes, and each other zone 8,187."""
+    In a /16, 17 gives the first zone 32,763 addresses, enough for 1,000 P5 nodes, and the others 8,187."""
     internet: Literal["nat", "none"] = "nat"
     """Route of nodes to the internet. ``none`` is a closed network with interface endpoints only."""
     interface_endpoints: bool = False

@@ -57,7 +57,7 @@ def test_half_of_the_vpc_is_the_first_zones_and_moves_nothing(num_zones: int) ->
 
 @pytest.mark.parametrize("length", range(16, 27))
 def test_subnets_of_deployed_clusters_stay(length: int) -> None:
-    """What the former plan held lies where it lay: one range after the other, all of one size."""
+    """Former plan: one range after the other, all of one size."""
     for prefix in range(17, 27):
         for num_zones in (1, 2, 3):
             needed = num_zones * 2 ** (32 - prefix) + 3 * 16

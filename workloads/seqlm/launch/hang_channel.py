@@ -21,6 +21,9 @@ BROADCAST_SECONDS = 0.1
 """Shortest time between two messages to all nodes, so that 1,000 events are a few messages."""
 MOST_WAITING = 4096
 """Connections that wait to be accepted: all nodes of a step connect at once."""
+KEEPALIVE_SECONDS = 60
+"""Silence after which the kernel probes the connection. Nothing is sent if nothing hangs, and the security
+groups of newer instance types drop a connection after 350 seconds without packets."""
 CLOSE_SECONDS = 2.0
 """Longest wait for a thread's end. A try to connect to a dead node may delay it; the agent ends then."""
 
@@ -65,8 +68,8 @@ class HangServer:
                 runner.run(self._serve())
             except OSError as error:
                 print(
-                    f"hang watch: port {self._port} cannot be opened ({error}); each node detects a hang by "
-                    "itself, and stacks of slow nodes may be lost",
+                    f"hang watch: port {self._port} cannot be opened ({error}); each node detects only its "
+                    "own hang, and stacks of slow nodes may be lost",
                     file=sys.stderr,
                 )
 
@@ -169,6 +172,7 @@ class HangChannel:
                 address = (self._host, self._port)
                 with socket.create_connection(address, timeout=CONNECT_SECONDS) as connection:
                     connection.settimeout(None)
+                    _keep_alive(connection)
                     self._read(connection)
             # The nodes of a step begin together. A random time spreads their tries.
             self._over.wait(RETRY_SECONDS * random.uniform(0.5, 1.5))
@@ -187,3 +191,12 @@ class HangChannel:
         finally:
             with self._lock:
                 self._connection = None
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    """Keep a silent connection open. A peer that has vanished ends it, after which it is opened again."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS // 4)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)

@@ -27,6 +27,7 @@ from seqlm.proteins.reading.chain_modes import ChainMode, chain_mode
 from seqlm.proteins.reading.chains import ChainSpan, Complex, choice_needed, joined, places_of
 from seqlm.proteins.reading.columns import Chosen, Role, chosen_columns
 from seqlm.proteins.reading.counts import Counts
+from seqlm.proteins.reading.first_items import FIRST_ITEMS, NO_PROTEIN_KINDS, FirstItems
 from seqlm.proteins.reading.formats import table_of_proteins
 from seqlm.proteins.reading.policies import Decision, Kind, Reader, decision
 from seqlm.proteins.reading.rejects import RecordError, Reject, rejected, stopped
@@ -47,6 +48,8 @@ POLL_SECONDS = 2.0
 """Seconds between two looks at a download of another process."""
 KEY_RESIDUES = 500_000
 """Residues that are hashed at once for the key of an input."""
+PART_REJECTS = 100_000
+"""Number of rejects after which a part ends, so that the memory of an input without proteins is bounded."""
 LENGTH_BYTES = 8
 """Bytes of a field's length in a hash."""
 READERS = {
@@ -178,19 +181,25 @@ def records_of(
             sequence_columns=inference.sequence_columns or sequence_columns,
             pairs_cells=mode is not None,
         )
+        place = f"inference.input: {location}"
         counts = Counts("proteins")
         first: Reject | None = None
+        first_records = FirstItems()
         for read in records:
             for protein in _with_mode(read, mode, reader):
                 record = _checked(protein, config, reader)
                 if isinstance(record, Reject):
                     counts.leave_out([record])
                     first = first or record
+                    is_no_protein = record.kind in NO_PROTEIN_KINDS
                 else:
                     counts.used += 1
+                    is_no_protein = False
+                if first_records.are_refused(is_no_protein):
+                    raise first_refused(place, "records are no proteins", first, reader)
                 yield record
         if not counts.used:
-            raise nothing_used(f"inference.input: {location}", counts, first, reader)
+            raise nothing_used(place, counts, first, reader)
 
 
 def mode_name(config: RunFile) -> str | None:
@@ -248,6 +257,23 @@ def nothing_used(place: str, counts: Counts, first: Reject | None, reader: Reade
             reader, Reject(Kind.NO_RECORD, place, f"got no {counts.what}; give at least one")
         )
     reason = f"nothing can be used. {counts.line()}, the first one at {first.text}"
+    return stopped(reader, Reject(Kind.NOTHING_USED, place, reason))
+
+
+def first_refused(place: str, problem: str, first: Reject | None, reader: Reader) -> RecordError:
+    """Return the error for an input of which the first items are all refused for one reason.
+
+    Args:
+        place: field of the run file and its value.
+        problem: items, and what is wrong with them.
+        first: first reject.
+        reader: command whose policies apply.
+    """
+    assert first is not None, "all first items are rejects"
+    reason = (
+        f"the first {FIRST_ITEMS:,} {problem}, so the rest is not read; correct the file. The first one is "
+        f"at {first.text}"
+    )
     return stopped(reader, Reject(Kind.NOTHING_USED, place, reason))
 
 
@@ -384,6 +410,8 @@ class Planned:
 def cut(records: Iterable[Protein | Reject], num_residues: int, settings: str) -> Iterator[Part]:
     """Yield parts of at least ``num_residues``; the last one is shorter, and an only one may be empty.
 
+    A part also ends at ``PART_REJECTS``, so that a list of any length is written piece by piece.
+
     Args:
         records: records of the input.
         num_residues: number of residues after which a part ends.
@@ -395,13 +423,13 @@ def cut(records: Iterable[Protein | Reject], num_residues: int, settings: str) -
         if isinstance(record, Reject):
             part.rejects.append(record)
             _add(digest, b"reject", *(cell.encode() for cell in record.cells))
-            continue
-        part.proteins.append(record)
-        part.num_residues += record.num_residues
-        _add(digest, record.id.encode(), record.tokens.tobytes())
-        for span in record.chains:  # proteins of one chain keep their keys
-            _add(digest, span.name.encode(), f"{span.start}-{span.stop}".encode())
-        if part.num_residues >= num_residues:
+        else:
+            part.proteins.append(record)
+            part.num_residues += record.num_residues
+            _add(digest, record.id.encode(), record.tokens.tobytes())
+            for span in record.chains:  # proteins of one chain keep their keys
+                _add(digest, span.name.encode(), f"{span.start}-{span.stop}".encode())
+        if part.num_residues >= num_residues or len(part.rejects) >= PART_REJECTS:
             part.key = digest.hexdigest()
             yield part
             part = Part(part.number + 1)

@@ -123,6 +123,11 @@ class RunLog:
         shown = [f", {name.replace('_', ' ')} {value}" for name, value in values.items()]
         self._progress.say(f"step {step}: {text}{''.join(shown)}")
 
+    def say(self, text: str) -> None:
+        """Print a line that is not recorded."""
+        if self._enabled:
+            self._progress.say(text)
+
     def truncate_after(self, step: int) -> int:
         """Drop the lines of a crashed start beyond ``step``, so that the record has each step once.
 

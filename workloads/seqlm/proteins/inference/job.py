@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +75,15 @@ class Work:
     """Function that writes more files when the table is complete, in the first process."""
 
 
+class PartPlace(NamedTuple):
+    """Place of a part in the result."""
+
+    part: int
+    """Number of the part, from 0."""
+    first_protein: int
+    """Number of its first protein in the input, from 0, without those that are rejected."""
+
+
 class Command:
     """Command of inference, with its output and its loaded model.
 
@@ -117,6 +127,8 @@ class Command:
             "long_proteins": config.inference.long_proteins,
         }
         """Values, besides the proteins, that a result depends on."""
+        self.part_place = PartPlace(0, 0)
+        """Place of the part that is being computed."""
         if self.chains is not None:  # otherwise the result is that of versions without chains
             self.settings["chains"] = self.chains
         if self.engine.kernels:  # otherwise the result is that of versions without kernels
@@ -276,11 +288,14 @@ class Command:
         title = str(self.settings["command"])
         progress = WorkProgress(title, total, "residues", shows=self.here.is_first)
         self.engine.on_residues = progress.add
+        num_proteins = 0
         for part, expected in zip(self._parts(work), plan.parts, strict=True):
             if planned(part) != expected:
                 raise ValueError(
                     "inference.input: a file changed while it was read; run the command again"
                 )
+            self.part_place = PartPlace(part.number, num_proteins)
+            num_proteins += len(part.proteins)
             if expected.file not in mine:
                 continue
             begun = time.monotonic()

@@ -3,7 +3,7 @@
 An epoch visits every unit of the split once. Blocks of consecutive units are permuted. The units of a block
 are shuffled and filled into packs of a constant token count. A step is a fixed number of consecutive packs,
 whatever the number of processes. A plan needs only the lengths of the records, and a resumed run only its
-position (epoch, pack).
+position in the epoch, which names a block. A resume therefore plans one block, however long the epoch is.
 """
 
 import bisect
@@ -114,6 +114,11 @@ class Position:
     epoch: int = 0
     pack: int = 0
     """Number of packs of this epoch that the run has consumed."""
+    block: int = 0
+    """Number of the block of the last of these packs, in the order of the epoch."""
+    block_packs: int = 0
+    """Number of packs of this block that the run has consumed. 0 with a consumed pack means that the block is
+    not known, as in checkpoints of earlier versions; the epoch is then planned from its start."""
 
 
 class PackStream(ABC):
@@ -136,27 +141,40 @@ class PackStream(ABC):
         Raises:
             ValueError: if the epoch of ``position`` has fewer packs than the run has consumed.
         """
-        epoch = position.epoch
-        num_consumed = position.pack
         while True:
-            number = 0
-            for number, pack in enumerate(self.epoch(epoch), start=1):
-                if number > num_consumed:
-                    yield pack, Position(epoch, number)
-            if num_consumed > number:
-                raise ValueError(
-                    f"epoch {epoch} has {number} packs, fewer than the {num_consumed} already consumed; "
-                    "the data or its packing changed since the checkpoint was written"
-                )
-            epoch += 1
-            num_consumed = 0
+            yield from self._rest(position)
+            position = Position(position.epoch + 1)
+
+    def _rest(self, position: Position) -> Iterator[tuple[PlannedPack, Position]]:
+        """Yield the packs of one epoch from a position on."""
+        epoch = position.epoch
+        blocks = self._blocks(epoch)
+        number = position.pack - position.block_packs if position.block_packs else 0
+        first = position.block if position.block_packs else 0
+        for index in range(first, len(blocks)):
+            for in_block, pack in enumerate(self._block(blocks[index], epoch), start=1):
+                number += 1
+                if number > position.pack:
+                    yield pack, Position(epoch, number, index, in_block)
+            if position.block_packs and number < position.pack:
+                break
+        if number < position.pack:
+            raise ValueError(
+                f"epoch {epoch} has {number} packs, fewer than the {position.pack} already consumed; "
+                "the data or its packing changed since the checkpoint was written"
+            )
 
     def epoch(self, epoch: int) -> Iterator[PlannedPack]:
         """Yield the packs of one epoch. Each unit is in exactly one of them."""
+        for block in self._blocks(epoch):
+            yield from self._block(block, epoch)
+
+    def _blocks(self, epoch: int) -> list[int]:
+        """Return the blocks of an epoch in their order."""
         num_blocks = -(-self.split.num_units // BLOCK_UNITS)
         hashes = hash64(_BLOCK_SALT, self.seed, epoch, np.arange(num_blocks))
-        for block in np.argsort(hashes, kind="stable").tolist():
-            yield from self._block(block, epoch)
+        order: list[int] = np.argsort(hashes, kind="stable").tolist()
+        return order
 
     def _block(self, block: int, epoch: int) -> Iterator[PlannedPack]:
         first = block * BLOCK_UNITS

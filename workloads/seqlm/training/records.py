@@ -30,8 +30,15 @@ class _Batch:
     """Token ids of all rows, in the type of the file."""
     offsets: npt.NDArray[np.int64]
     """(rows + 1,) index of each row's first token, and the end of the last row."""
-    unit_rows: npt.NDArray[np.int64]
-    """(units + 1,) first row of each unit, and the number of rows."""
+    unit_rows: npt.NDArray[np.int64] | None
+    """(units + 1,) first row of each unit, and the number of rows; None if each row is a unit, so that a
+    split of records takes no memory for each of them."""
+
+    @property
+    def num_units(self) -> int:
+        """Number of units."""
+        bounds = self.offsets if self.unit_rows is None else self.unit_rows
+        return len(bounds) - 1
 
 
 class RecordSplit:
@@ -66,7 +73,7 @@ class RecordSplit:
         ]
         """Batches with all columns. A place of a record is the index of a batch and of a row in it."""
         self._batches = [_batch_of(batch) for batch in self.record_batches]
-        units = [len(batch.unit_rows) - 1 for batch in self._batches]
+        units = [batch.num_units for batch in self._batches]
         self._first_unit = np.concatenate([[0], np.cumsum(units)]).astype(np.int64)
         self.num_units = int(self._first_unit[-1])
 
@@ -87,9 +94,13 @@ class RecordSplit:
             batch = self._batches[index]
             start = int(self._first_unit[index])
             until = min(stop, int(self._first_unit[index + 1]))
-            bounds = batch.unit_rows[unit - start : until - start + 1]
-            hashes = hash64(_MEMBER_SALT, seed, epoch, np.arange(unit, until, dtype=np.int64))
-            rows = bounds[:-1] + below(hashes, np.diff(bounds))
+            if batch.unit_rows is None:
+                rows = np.arange(unit - start, until - start, dtype=np.int64)
+            else:
+                bounds = batch.unit_rows[unit - start : until - start + 1]
+                units = np.arange(unit, until, dtype=np.int64)
+                hashes = hash64(_MEMBER_SALT, seed, epoch, units)
+                rows = bounds[:-1] + below(hashes, np.diff(bounds))
             places += [(index, row) for row in rows.tolist()]
             lengths.append(batch.offsets[rows + 1] - batch.offsets[rows])
             unit = until
@@ -157,7 +168,7 @@ def _batch_of(record_batch: pa.RecordBatch) -> _Batch:
     tokens = np.frombuffer(
         column.values.buffers()[1] or b"", dtype=column.values.type.to_pandas_dtype()
     )
-    unit_rows = np.arange(len(column) + 1, dtype=np.int64)
+    unit_rows: npt.NDArray[np.int64] | None = None
     if "cluster_size" in record_batch.schema.names:
         # Only the first member of a cluster has its size; the others have 0.
         sizes = record_batch.column("cluster_size").to_numpy()

@@ -26,7 +26,6 @@ from .kernels import (
 )
 from .objective import Evaluation, Objective, Place
 from .optimizer import build_optimizers, learning_rate
-from .packing import Position
 from .parallel import (
     accumulating,
     bare,
@@ -363,7 +362,7 @@ class Trainer:
         """
         return Steps(
             self.objective.stream(self.objective.split, self.shape, self.config.train.seed),
-            Position(self.progress.epoch, self.progress.pack),
+            self.progress.position,
             packs_per_step or self.config.packs_per_step,
             self.here.rank,
             self.here.world_size,

@@ -57,7 +57,7 @@ def test_a_system_that_allows_too_few_is_named(
     assert (
         "each of 4,096 processes opens 8,459 files" in problem and "limit there is 4,096" in problem
     )
-    assert limits[-1] == (4096, 4096), "it is raised as far as it goes"
+    assert limits[-1] == (4096, 4096), "it is raised to the hard limit"
     assert open_files_problem(506) is None
 
 

@@ -20,7 +20,7 @@ from seqlm.proteins.model.shape import num_rows
 from seqlm.training import packing
 from seqlm.training.data.limits import Limits
 from seqlm.training.hashing import hash64, mix64, mix64_on_device
-from seqlm.training.packing import PackShape, Position, pack_lengths
+from seqlm.training.packing import PackShape, PlannedBlock, Position, pack_lengths
 from seqlm.training.records import RecordSplit
 from seqlm.training.step.loader import step_packs
 
@@ -125,13 +125,13 @@ def test_a_resume_plans_one_block(
     whole = list(islice(stream.packs(), 150))
     assert whole[-1][1].epoch >= 1 and num_blocks > 10, "the test must cross an epoch"
     planned: list[int] = []
-    draw = split.draw
+    plan = stream.plan
 
-    def counting(first_unit: int, *others: int) -> object:
-        planned.append(first_unit)
-        return draw(first_unit, *others)
+    def counting(epoch: int, block: int) -> PlannedBlock:
+        planned.append(block)
+        return plan(epoch, block)
 
-    monkeypatch.setattr(split, "draw", counting)
+    monkeypatch.setattr(stream, "plan", counting)
     for cut in range(1, 149):
         position = whole[cut - 1][1]
         is_last = whole[cut][1].block != position.block or whole[cut][1].epoch != position.epoch

@@ -41,6 +41,23 @@ class _Batch:
         return len(bounds) - 1
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """Records that represent units in an epoch. Arrays have one entry per unit."""
+
+    batches: npt.NDArray[np.int64]
+    """Index of each record's batch."""
+    rows: npt.NDArray[np.int64]
+    """Row of each record in its batch."""
+    lengths: npt.NDArray[np.int64]
+    """Tokens of each record."""
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """Places (batch, row) of the records, for ``token_ids``."""
+        return list(zip(self.batches.tolist(), self.rows.tolist(), strict=True))
+
+
 class RecordSplit:
     """One split of a prepared folder.
 
@@ -85,26 +102,27 @@ class RecordSplit:
         Returns:
             Places (batch, row) of the records, for ``token_ids``, and their lengths in tokens (num_units,).
         """
-        places: list[tuple[int, int]] = []
-        lengths: list[npt.NDArray[np.int64]] = []
-        unit = first_unit
-        stop = first_unit + num_units
-        while unit < stop:
-            index = int(np.searchsorted(self._first_unit, unit, side="right")) - 1
+        units = np.arange(first_unit, first_unit + num_units, dtype=np.int64)
+        drawn = self.drawn(units, seed, epoch)
+        return drawn.places, drawn.lengths
+
+    def drawn(self, units: npt.NDArray[np.int64], seed: int, epoch: int) -> Drawn:
+        """Draw the record that represents each unit in an epoch. The units may have any order."""
+        batches = np.searchsorted(self._first_unit, units, side="right") - 1
+        rows = units - self._first_unit[batches]
+        lengths = np.empty(len(units), dtype=np.int64)
+        first = int(batches.min())
+        for index in (first + np.flatnonzero(np.bincount(batches - first))).tolist():
             batch = self._batches[index]
-            start = int(self._first_unit[index])
-            until = min(stop, int(self._first_unit[index + 1]))
-            if batch.unit_rows is None:
-                rows = np.arange(unit - start, until - start, dtype=np.int64)
-            else:
-                bounds = batch.unit_rows[unit - start : until - start + 1]
-                units = np.arange(unit, until, dtype=np.int64)
-                hashes = hash64(_MEMBER_SALT, seed, epoch, units)
-                rows = bounds[:-1] + below(hashes, np.diff(bounds))
-            places += [(index, row) for row in rows.tolist()]
-            lengths.append(batch.offsets[rows + 1] - batch.offsets[rows])
-            unit = until
-        return places, np.concatenate(lengths)
+            chosen = np.flatnonzero(batches == index)
+            members = rows[chosen]
+            if batch.unit_rows is not None:
+                hashes = hash64(_MEMBER_SALT, seed, epoch, units[chosen])
+                firsts = batch.unit_rows[members]
+                members = firsts + below(hashes, batch.unit_rows[members + 1] - firsts)
+                rows[chosen] = members
+            lengths[chosen] = batch.offsets[members + 1] - batch.offsets[members]
+        return Drawn(batches, rows, lengths)
 
     def token_ids(self, place: tuple[int, int]) -> npt.NDArray[np.uint8]:
         """Return the token ids of one record, a view into the file, shape (length,)."""

@@ -106,6 +106,12 @@ class Processes:
         if sent[0] is not None:
             raise sent[0].error()
 
+    def from_first(self, value: Result) -> Result:
+        """Return the value of the first process on every process, each of which calls this."""
+        sent = [value]
+        dist.broadcast_object_list(sent, src=0, group=self.control)
+        return sent[0]
+
     def check_stop(self) -> None:
         """Check for a stop during long work between two steps. Every process calls this equally often.
 

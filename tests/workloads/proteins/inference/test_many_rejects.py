@@ -90,7 +90,7 @@ def test_parts_end_after_a_number_of_rejects(monkeypatch: pytest.MonkeyPatch) ->
     parts = list(cut([*rejects(9), protein, *rejects(1)], 100, ""))
     assert [len(part.rejects) for part in parts] == [4, 4, 2]
     assert [len(part.proteins) for part in parts] == [0, 0, 1]
-    assert len({part.key for part in parts}) == 3
+    assert len({part.planned.file for part in parts}) == 3
 
 
 def record_lines(sequences: Iterator[str]) -> str:

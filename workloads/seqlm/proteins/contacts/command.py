@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from seqlm.proteins.alphabet import decode
 from seqlm.proteins.inference.job import Command, Work
-from seqlm.proteins.inference.records import Protein, records_of
+from seqlm.proteins.inference.records import Protein
 from seqlm.proteins.inference.repeated_ids import Rows
 from seqlm.proteins.model.packed_model import PackedModel
 from seqlm.proteins.reading.chains import ChainSpan
@@ -92,7 +92,7 @@ def contacts(config: RunFile, here: Processes) -> None:
         )
 
     def records() -> Iterable[Protein | Reject]:
-        return truths.checked(records_of(command.config, reader=command.reader))
+        return truths.checked(command.records())
 
     schema = _SCHEMA
     if command.joins_chains:

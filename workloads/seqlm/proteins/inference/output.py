@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from seqlm.launch.progress import parts_folder
-from seqlm.proteins.reading.policies import Kind
+from seqlm.proteins.reading.policies import Kind, Reader
 from seqlm.proteins.reading.rejects import Reject, join_rejects, write_rejects
 from seqlm.runs.inference_commands import PARQUET, inference_command
 from seqlm.runs.run_file import RunFile
@@ -44,7 +44,8 @@ class Output:
         self.rejects = path.with_name(path.name + ".rejects.csv")
         self.summary = path.with_name(path.name + ".json")
         """File of the settings and totals."""
-        self._config = with_policies(config, READERS[command])
+        self._reader = READERS[command]
+        self._config = with_policies(config, self._reader)
         self._has_pictures = inference_command(command).draws
         self._companions = inference_command(command).companions
 
@@ -84,7 +85,11 @@ class Output:
         if any(written.get(name) != value for name, value in known.items()):
             return False
         # Earlier versions wrote no key of the input.
-        return "input_key" not in written or written["input_key"] == input_key(self._config)
+        if "input_key" not in written:
+            return True
+        # Earlier versions listed long proteins in the key as commands do that may shorten them.
+        readers = dict.fromkeys([self._reader, Reader.INFERENCE])
+        return any(written["input_key"] == input_key(self._config, one) for one in readers)
 
     def _has_key(self, key: str) -> bool:
         """Return whether the summary has this key."""

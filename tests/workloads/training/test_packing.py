@@ -17,9 +17,10 @@ from seqlm.proteins.model.masking import compiled_masks, mask_pack
 from seqlm.proteins.model.packed_model import Pack
 from seqlm.proteins.model.protein_packs import ProteinStream
 from seqlm.proteins.model.shape import num_rows
+from seqlm.training import packing
 from seqlm.training.data.limits import Limits
 from seqlm.training.hashing import hash64, mix64, mix64_on_device
-from seqlm.training.packing import PackShape, Position, pack_lengths
+from seqlm.training.packing import PackShape, PlannedBlock, Position, pack_lengths
 from seqlm.training.records import RecordSplit
 from seqlm.training.step.loader import step_packs
 
@@ -111,6 +112,46 @@ def test_resume_continues_the_same_packs(split: RecordSplit) -> None:
         rest = list(islice(stream.packs(whole[cut - 1][1]), 150 - cut))
         for (a, position_a), (b, position_b) in zip(whole[cut:], rest, strict=True):
             assert np.array_equal(a.units, b.units) and position_a == position_b
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_resume_plans_one_block(
+    is_known: bool, split: RecordSplit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints of earlier versions do not know the block. They give the same packs."""
+    monkeypatch.setattr(packing, "BLOCK_UNITS", 16)
+    stream = stream_of(split)
+    num_blocks = -(-split.num_units // 16)
+    whole = list(islice(stream.packs(), 150))
+    assert whole[-1][1].epoch >= 1 and num_blocks > 10, "the test must cross an epoch"
+    planned: list[int] = []
+    plan = stream.plan
+
+    def counting(epoch: int, block: int) -> PlannedBlock:
+        planned.append(block)
+        return plan(epoch, block)
+
+    monkeypatch.setattr(stream, "plan", counting)
+    for cut in range(1, 149):
+        position = whole[cut - 1][1]
+        is_last = whole[cut][1].block != position.block or whole[cut][1].epoch != position.epoch
+        planned.clear()
+        if not is_known:
+            position = Position(position.epoch, position.pack)
+        pack, after = next(stream.packs(position))
+        expected, expected_after = whole[cut]
+        assert np.array_equal(pack.units, expected.units) and after == expected_after
+        if is_known:
+            # The packs of a consumed block are planned again only to be passed over.
+            assert len(planned) == 1 + is_last
+
+
+def test_a_position_in_other_data_is_refused(split: RecordSplit) -> None:
+    stream = stream_of(split)
+    with pytest.raises(ValueError, match="fewer than the 99999 already consumed"):
+        next(stream.packs(Position(0, 99_999, 0, 99_000)))
+    with pytest.raises(ValueError, match="fewer than the 20 already consumed"):
+        next(stream.packs(Position(0, 20, 77, 3)))
 
 
 def test_position_beyond_the_epoch_is_refused(split: RecordSplit) -> None:

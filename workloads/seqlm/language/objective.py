@@ -31,6 +31,7 @@ from seqlm.training.saved_model import assigned, load_plain
 from seqlm.training.scoring import EVALUATION_SEED, score_packs
 from seqlm.training.step.staging import AnyPack
 from seqlm.training.strict_yaml import shown_first
+from seqlm.training.tracking.final_scores import scored_text
 from seqlm.training.whole_file import write_whole
 
 from .config import ChatConfig
@@ -64,6 +65,7 @@ class CausalLM(AdaptedObjective):
         super().__init__(
             config, ConversationSplit(config.data.path, "train"), self.plain_config, FAMILY
         )
+        self.final_packs = config.evaluate.packs
 
     @property
     def start(self) -> Path:
@@ -190,7 +192,7 @@ def score_chat(config: RunFile, here: Processes) -> dict[str, Any]:
     model.to(here.device).eval()
     split = ConversationSplit(config.data.path, config.evaluate.split)
     place = Place(here, objective.pack_shape(split), dtype)
-    found = objective.evaluate(model, split, place, 0)
+    found = objective.evaluate(model, split, place, objective.final_packs)
     del model
     rouge = {}
     if config.chat.questions:
@@ -205,6 +207,7 @@ def score_chat(config: RunFile, here: Processes) -> dict[str, Any]:
         **found.values,
         **rouge,
         "conversations": found.num_records,
+        "scored": scored_text(found.num_records, split.num_units, split.records),
         "eval_runtime": found.seconds,
     }
 

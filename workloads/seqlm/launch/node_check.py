@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from seqlm.training.data.open_files import open_files_problem
+
 from . import neuron
 from .job_file import Job, read_job
 
@@ -52,6 +54,10 @@ def check(
         problems.append(
             "no EFA device, but its instance type has EFA: is the driver loaded? fi_info -p efa"
         )
+    num_nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
+    too_few_files = open_files_problem(num_nodes * job.processes_per_node)
+    if too_few_files is not None:
+        problems.append(too_few_files)
     if not job.image:
         problems += _python_problems(job.python, versions)
     return {"node": node, "problems": problems, "versions": versions}

@@ -16,6 +16,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from seqlm.training.command_line import LAUNCHER
+from seqlm.training.data.open_files import needed_files, raise_limit
 
 from .python_path import hand_on_python_path
 
@@ -58,6 +59,8 @@ class Ending:
 
 def run_processes(config: LaunchConfig, arguments: Sequence[str]) -> Ending:
     """Start ``python -u ARGUMENTS`` in each process and wait for them."""
+    # On the first node, this process keeps a connection to each process of the job.
+    raise_limit(needed_files(config.max_nodes * config.nproc_per_node))
     hand_on_python_path()
     os.environ[LAUNCHER] = str(os.getpid())
     # torchrun would print a page about each failed process; our processes report a message themselves.

@@ -83,6 +83,9 @@ class InferenceConfig:
     kernels and leaves out those that differ."""
     part_residues: int = 500_000
     """Residues per part of the table. A killed command loses at most one part per process."""
+    all_pictures: bool = False
+    """Draw each protein with ``contacts``, and write its matrix to files of its own. false does so for the
+    first 20 proteins; the matrices of the others are in one .npz per part."""
     fit_contacts: bool = False
     """Fit the contact head of ``contacts`` on the bundled structures first, and store it with the model. Set
     it once for a model that was trained from random weights, and for ESMC."""

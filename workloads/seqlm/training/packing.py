@@ -3,13 +3,15 @@
 An epoch visits every unit of the split once. Blocks of consecutive units are permuted. The units of a block
 are shuffled and filled into packs of a constant token count. A step is a fixed number of consecutive packs,
 whatever the number of processes. A plan needs only the lengths of the records, and a resumed run only its
-position (epoch, pack).
+position in the epoch, which names a block. A resume therefore plans one block, however long the epoch is.
 """
 
 import bisect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -114,6 +116,86 @@ class Position:
     epoch: int = 0
     pack: int = 0
     """Number of packs of this epoch that the run has consumed."""
+    block: int = 0
+    """Number of the block of the last of these packs, in the order of the epoch."""
+    block_packs: int = 0
+    """Number of packs of this block that the run has consumed. 0 with a consumed pack means that the block is
+    not known, as in checkpoints of earlier versions; the epoch is then planned from its start."""
+
+
+@dataclass(frozen=True)
+class PlannedBlock:
+    """Packs of one block. It has no places of records, which a process needs only for its own packs."""
+
+    epoch: int
+    first_unit: int
+    """First unit of the block."""
+    members: npt.NDArray[np.uint16]
+    """(units,) units of the block, counted from its first one, pack after pack."""
+    bounds: npt.NDArray[np.int64]
+    """(packs + 1,) first member of each pack, and the number of members."""
+    token_bounds: npt.NDArray[np.int64]
+    """(packs + 1,) tokens of the records before each pack, without special tokens, and of all packs."""
+    pair_bounds: npt.NDArray[np.int64]
+    """(packs + 1,) sum of the squared segment lengths before each pack, and of all packs."""
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+
+@dataclass(frozen=True)
+class PackRange:
+    """Consecutive packs of one block."""
+
+    block: PlannedBlock
+    index: int
+    """Number of the block in the order of the epoch."""
+    num_before: int
+    """Number of packs of the epoch before the block."""
+    first: int
+    """First pack of the range, counted from the block's first one."""
+    stop: int
+    """Pack of the block that follows the range."""
+
+    def __len__(self) -> int:
+        return self.stop - self.first
+
+    @property
+    def num_records(self) -> int:
+        """Number of records of all packs of the range."""
+        return self._between(self.block.bounds)
+
+    @property
+    def num_record_tokens(self) -> int:
+        """Tokens of the records, without special tokens and padding."""
+        return self._between(self.block.token_bounds)
+
+    @property
+    def num_attended_pairs(self) -> int:
+        """Sum of the squared segment lengths."""
+        return self._between(self.block.pair_bounds)
+
+    def _between(self, bounds: npt.NDArray[np.int64]) -> int:
+        return int(bounds[self.stop] - bounds[self.first])
+
+    def position_after(self, number: int) -> Position:
+        """Return the position of a run after a pack of the block."""
+        num_consumed = number + 1
+        return Position(self.block.epoch, self.num_before + num_consumed, self.index, num_consumed)
+
+    def split_at(self, num_packs: int) -> tuple["PackRange", "PackRange"]:
+        """Return the first packs of the range and the others; either may be empty."""
+        middle = min(self.stop, self.first + num_packs)
+        return replace(self, stop=middle), replace(self, first=middle)
+
+
+class SharedPlans(Protocol):
+    """Plans of blocks that several processes make in turns."""
+
+    def planned(
+        self, stream: "PackStream", epoch: int, blocks: Sequence[int], index: int
+    ) -> PlannedBlock:
+        """Return the plan of a block, equal to ``stream.plan(epoch, blocks[index])``."""
 
 
 class PackStream(ABC):
@@ -129,6 +211,8 @@ class PackStream(ABC):
         self.split = split
         self.shape = shape
         self.seed = seed
+        self.shared_plans: SharedPlans | None = None
+        """Plans that the processes of a node share; None lets each process plan every block."""
 
     def packs(self, position: Position = Position()) -> Iterator[tuple[PlannedPack, Position]]:
         """Yield packs from ``position`` on, each with the position after it. Never ends.
@@ -136,35 +220,71 @@ class PackStream(ABC):
         Raises:
             ValueError: if the epoch of ``position`` has fewer packs than the run has consumed.
         """
-        epoch = position.epoch
-        num_consumed = position.pack
+        for left in self.ranges(position):
+            for number in range(left.first, left.stop):
+                yield self.pack(left.block, number), left.position_after(number)
+
+    def ranges(self, position: Position = Position()) -> Iterator["PackRange"]:
+        """Yield the packs from ``position`` on, block by block. Never ends.
+
+        Raises:
+            ValueError: if the epoch of ``position`` has fewer packs than the run has consumed.
+        """
         while True:
-            number = 0
-            for number, pack in enumerate(self.epoch(epoch), start=1):
-                if number > num_consumed:
-                    yield pack, Position(epoch, number)
-            if num_consumed > number:
-                raise ValueError(
-                    f"epoch {epoch} has {number} packs, fewer than the {num_consumed} already consumed; "
-                    "the data or its packing changed since the checkpoint was written"
-                )
-            epoch += 1
-            num_consumed = 0
+            yield from self._rest(position)
+            position = Position(position.epoch + 1)
+
+    def _rest(self, position: Position) -> Iterator["PackRange"]:
+        """Yield the packs of one epoch from a position on."""
+        epoch = position.epoch
+        blocks = self._blocks(epoch)
+        num_before = position.pack - position.block_packs if position.block_packs else 0
+        first = position.block if position.block_packs else 0
+        for index in range(first, len(blocks)):
+            block = self._planned(epoch, blocks, index)
+            num_consumed = min(len(block), max(0, position.pack - num_before))
+            if num_consumed < len(block):
+                yield PackRange(block, index, num_before, num_consumed, len(block))
+            num_before += len(block)
+            if position.block_packs and num_before < position.pack:
+                break
+        if num_before < position.pack:
+            raise ValueError(
+                f"epoch {epoch} has {num_before} packs, fewer than the {position.pack} already consumed; "
+                "the data or its packing changed since the checkpoint was written"
+            )
 
     def epoch(self, epoch: int) -> Iterator[PlannedPack]:
         """Yield the packs of one epoch. Each unit is in exactly one of them."""
+        for left in self._rest(Position(epoch)):
+            for number in range(left.first, left.stop):
+                yield self.pack(left.block, number)
+
+    def _blocks(self, epoch: int) -> list[int]:
+        """Return the blocks of an epoch in their order."""
         num_blocks = -(-self.split.num_units // BLOCK_UNITS)
         hashes = hash64(_BLOCK_SALT, self.seed, epoch, np.arange(num_blocks))
-        for block in np.argsort(hashes, kind="stable").tolist():
-            yield from self._block(block, epoch)
+        return ascending(hashes).tolist()
 
-    def _block(self, block: int, epoch: int) -> Iterator[PlannedPack]:
+    def _planned(self, epoch: int, blocks: Sequence[int], index: int) -> PlannedBlock:
+        """Return the plan of a block.
+
+        Args:
+            epoch: epoch, from 0 on.
+            blocks: blocks of the epoch in their order.
+            index: number of the block in this order.
+        """
+        if self.shared_plans is None:
+            return self.plan(epoch, blocks[index])
+        return self.shared_plans.planned(self, epoch, blocks, index)
+
+    def plan(self, epoch: int, block: int) -> PlannedBlock:
+        """Assign the units of a block to packs."""
         first = block * BLOCK_UNITS
         units = np.arange(first, min(first + BLOCK_UNITS, self.split.num_units), dtype=np.int64)
-        places, full_lengths = self.split.draw(first, len(units), self.seed, epoch)
+        full_lengths = self.split.drawn(units, self.seed, epoch).lengths
         lengths = np.minimum(full_lengths, self.shape.max_record_tokens)
-        starts = self.crop_starts(epoch, units, full_lengths - lengths)
-        order = np.argsort(hash64(_ORDER_SALT, self.seed, epoch, units), kind="stable")
+        order = ascending(hash64(_ORDER_SALT, self.seed, epoch, units))
         max_paddings = -(-self.shape.num_tokens // self.shape.max_length)
         packs = pack_lengths(
             lengths[order] + self.shape.special_tokens,
@@ -173,16 +293,39 @@ class PackStream(ABC):
         )
         # The last packs hold what did not fit elsewhere. Shuffled, they do not make up whole steps.
         hashes = hash64(_PACK_SALT, self.seed, epoch, block, np.arange(len(packs)))
-        for index in np.argsort(hashes, kind="stable").tolist():
-            chosen = order[packs[index]]
-            yield PlannedPack(
-                epoch,
-                units[chosen],
-                [places[i] for i in chosen.tolist()],
-                starts[chosen],
-                lengths[chosen],
-                self.shape.special_tokens,
-            )
+        shuffled = [packs[index] for index in ascending(hashes).tolist()]
+        members = order[np.fromiter(chain.from_iterable(shuffled), np.int64, len(order))]
+        bounds = np.cumsum([0, *map(len, shuffled)])
+        in_order = lengths[members]
+        segments = in_order + self.shape.special_tokens
+        return PlannedBlock(
+            epoch=epoch,
+            first_unit=first,
+            members=members.astype(np.uint16),
+            bounds=bounds,
+            token_bounds=_sums_at(bounds, in_order),
+            pair_bounds=_sums_at(bounds, segments * segments),
+        )
+
+    def pack(self, block: PlannedBlock, number: int) -> PlannedPack:
+        """Return a pack of a block with the places of its records.
+
+        Args:
+            block: plan of the block.
+            number: number of the pack in the block, from 0.
+        """
+        members = block.members[block.bounds[number] : block.bounds[number + 1]]
+        units = block.first_unit + members.astype(np.int64)
+        drawn = self.split.drawn(units, self.seed, block.epoch)
+        lengths = np.minimum(drawn.lengths, self.shape.max_record_tokens)
+        return PlannedPack(
+            block.epoch,
+            units,
+            drawn.places,
+            self.crop_starts(block.epoch, units, drawn.lengths - lengths),
+            lengths,
+            self.shape.special_tokens,
+        )
 
     def crop_starts(
         self, epoch: int, units: npt.NDArray[np.int64], excess: npt.NDArray[np.int64]
@@ -201,9 +344,26 @@ class PackStream(ABC):
         """Read the records of a planned pack. None gives a pack of padding, for a process without a pack."""
 
 
-def pack_lengths(
-    lengths: npt.NDArray[np.int64], capacity: int, max_items: int
-) -> list[npt.NDArray[np.int64]]:
+def ascending(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """Return the order of hashes, in which equal ones keep theirs.
+
+    Sorting that keeps it takes several times as long, and two hashes of a block are hardly ever equal.
+    """
+    order = np.argsort(hashes)
+    in_order = hashes[order]
+    if (in_order[1:] == in_order[:-1]).any():
+        return np.argsort(hashes, kind="stable")
+    return order
+
+
+def _sums_at(bounds: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the sum of the values before each bound."""
+    sums = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(values, out=sums[1:])
+    return sums[bounds]
+
+
+def pack_lengths(lengths: npt.NDArray[np.int64], capacity: int, max_items: int) -> list[list[int]]:
     """Fill packs with items in order, and their ends with the best fitting of the items held back.
 
     Args:
@@ -214,32 +374,37 @@ def pack_lengths(
     Returns:
         Indices into ``lengths``, each in exactly one pack.
     """
-    packs: list[npt.NDArray[np.int64]] = []
+    packs: list[list[int]] = []
     remaining = np.arange(len(lengths), dtype=np.int64)
     while len(remaining):
         num_fillers = len(remaining) // FILLER_SHARE
         fillers = remaining[:num_fillers]
-        stream = remaining[num_fillers:]
-        fillers = fillers[np.argsort(lengths[fillers], kind="stable")]
+        fillers = fillers[_ascending_lengths(lengths[fillers])]
         filler_lengths: list[int] = lengths[fillers].tolist()
         filler_items: list[int] = fillers.tolist()
-        ends = np.cumsum(lengths[stream])
+        streamed = remaining[num_fillers:]
+        stream: list[int] = streamed.tolist()
+        ends: list[int] = np.cumsum(lengths[streamed]).tolist()
         first = 0
         used = 0  # length of the stream's items that are packed
         while first < len(stream):
-            last = min(int(np.searchsorted(ends, used + capacity, side="right")), first + max_items)
-            chosen = stream[first:last]
-            room = capacity - (int(ends[last - 1]) - used)
-            extra: list[int] = []
-            while filler_lengths and len(chosen) + len(extra) < max_items:
+            last = min(bisect.bisect_right(ends, used + capacity, first), first + max_items)
+            pack = stream[first:last]
+            room = capacity - (ends[last - 1] - used)
+            while filler_lengths and len(pack) < max_items:
                 best = bisect.bisect_right(filler_lengths, room) - 1
                 if best < 0:
                     break
                 room -= filler_lengths.pop(best)
-                extra.append(filler_items.pop(best))
-            packs.append(np.concatenate([chosen, np.array(extra, dtype=np.int64)]))
+                pack.append(filler_items.pop(best))
+            packs.append(pack)
             first = last
-            used = int(ends[last - 1])
+            used = ends[last - 1]
         # Fillers that were not needed are packed in the same way, in their shuffled order.
         remaining = np.sort(np.array(filler_items, dtype=np.int64))
     return packs
+
+
+def _ascending_lengths(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the order of lengths, in which equal ones keep theirs."""
+    return np.argsort(lengths * len(lengths) + np.arange(len(lengths)))

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from seqlm.training.data.locks import Lock, lock_when_free
+from seqlm.training.data.open_files import open_files_problem
 
 from .command_line import Stopped, StopSignal, end_with_launcher
 from .device_runtime import DeviceRuntime, requested_runtime, runtime_of
@@ -105,6 +106,12 @@ class Processes:
         if sent[0] is not None:
             raise sent[0].error()
 
+    def from_first(self, value: Result) -> Result:
+        """Return the value of the first process on every process, each of which calls this."""
+        sent = [value]
+        dist.broadcast_object_list(sent, src=0, group=self.control)
+        return sent[0]
+
     def check_stop(self) -> None:
         """Check for a stop during long work between two steps. Every process calls this equally often.
 
@@ -143,11 +150,15 @@ def processes(
             precedence over CUDA.
 
     Raises:
-        ValueError: if PJRT_DEVICE names a device that cannot be used, or not by several processes.
+        ValueError: if PJRT_DEVICE names a device that cannot be used, or not by several processes, or
+            if the system allows too few open files for the connections between them.
     """
     end_with_launcher()
     runtime = requested_runtime(compile_cache)
     if "RANK" in os.environ:
+        problem = open_files_problem(int(os.environ["WORLD_SIZE"]))
+        if problem is not None:
+            raise ValueError(problem)
         dist.init_process_group(runtime.backend, timeout=timeout, **runtime.group_options())
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]

@@ -30,8 +30,32 @@ class _Batch:
     """Token ids of all rows, in the type of the file."""
     offsets: npt.NDArray[np.int64]
     """(rows + 1,) index of each row's first token, and the end of the last row."""
-    unit_rows: npt.NDArray[np.int64]
-    """(units + 1,) first row of each unit, and the number of rows."""
+    unit_rows: npt.NDArray[np.int64] | None
+    """(units + 1,) first row of each unit, and the number of rows; None if each row is a unit, so that a
+    split of records takes no memory for each of them."""
+
+    @property
+    def num_units(self) -> int:
+        """Number of units."""
+        bounds = self.offsets if self.unit_rows is None else self.unit_rows
+        return len(bounds) - 1
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Records that represent units in an epoch. Arrays have one entry per unit."""
+
+    batches: npt.NDArray[np.int64]
+    """Index of each record's batch."""
+    rows: npt.NDArray[np.int64]
+    """Row of each record in its batch."""
+    lengths: npt.NDArray[np.int64]
+    """Tokens of each record."""
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """Places (batch, row) of the records, for ``token_ids``."""
+        return list(zip(self.batches.tolist(), self.rows.tolist(), strict=True))
 
 
 class RecordSplit:
@@ -66,7 +90,7 @@ class RecordSplit:
         ]
         """Batches with all columns. A place of a record is the index of a batch and of a row in it."""
         self._batches = [_batch_of(batch) for batch in self.record_batches]
-        units = [len(batch.unit_rows) - 1 for batch in self._batches]
+        units = [batch.num_units for batch in self._batches]
         self._first_unit = np.concatenate([[0], np.cumsum(units)]).astype(np.int64)
         self.num_units = int(self._first_unit[-1])
 
@@ -78,22 +102,27 @@ class RecordSplit:
         Returns:
             Places (batch, row) of the records, for ``token_ids``, and their lengths in tokens (num_units,).
         """
-        places: list[tuple[int, int]] = []
-        lengths: list[npt.NDArray[np.int64]] = []
-        unit = first_unit
-        stop = first_unit + num_units
-        while unit < stop:
-            index = int(np.searchsorted(self._first_unit, unit, side="right")) - 1
+        units = np.arange(first_unit, first_unit + num_units, dtype=np.int64)
+        drawn = self.drawn(units, seed, epoch)
+        return drawn.places, drawn.lengths
+
+    def drawn(self, units: npt.NDArray[np.int64], seed: int, epoch: int) -> Drawn:
+        """Draw the record that represents each unit in an epoch. The units may have any order."""
+        batches = np.searchsorted(self._first_unit, units, side="right") - 1
+        rows = units - self._first_unit[batches]
+        lengths = np.empty(len(units), dtype=np.int64)
+        first = int(batches.min())
+        for index in (first + np.flatnonzero(np.bincount(batches - first))).tolist():
             batch = self._batches[index]
-            start = int(self._first_unit[index])
-            until = min(stop, int(self._first_unit[index + 1]))
-            bounds = batch.unit_rows[unit - start : until - start + 1]
-            hashes = hash64(_MEMBER_SALT, seed, epoch, np.arange(unit, until, dtype=np.int64))
-            rows = bounds[:-1] + below(hashes, np.diff(bounds))
-            places += [(index, row) for row in rows.tolist()]
-            lengths.append(batch.offsets[rows + 1] - batch.offsets[rows])
-            unit = until
-        return places, np.concatenate(lengths)
+            chosen = np.flatnonzero(batches == index)
+            members = rows[chosen]
+            if batch.unit_rows is not None:
+                hashes = hash64(_MEMBER_SALT, seed, epoch, units[chosen])
+                firsts = batch.unit_rows[members]
+                members = firsts + below(hashes, batch.unit_rows[members + 1] - firsts)
+                rows[chosen] = members
+            lengths[chosen] = batch.offsets[members + 1] - batch.offsets[members]
+        return Drawn(batches, rows, lengths)
 
     def token_ids(self, place: tuple[int, int]) -> npt.NDArray[np.uint8]:
         """Return the token ids of one record, a view into the file, shape (length,)."""
@@ -157,7 +186,7 @@ def _batch_of(record_batch: pa.RecordBatch) -> _Batch:
     tokens = np.frombuffer(
         column.values.buffers()[1] or b"", dtype=column.values.type.to_pandas_dtype()
     )
-    unit_rows = np.arange(len(column) + 1, dtype=np.int64)
+    unit_rows: npt.NDArray[np.int64] | None = None
     if "cluster_size" in record_batch.schema.names:
         # Only the first member of a cluster has its size; the others have 0.
         sizes = record_batch.column("cluster_size").to_numpy()

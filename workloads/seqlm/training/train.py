@@ -39,8 +39,12 @@ from .processes import Processes, exclusive, processes
 from .records import RecordSplit
 from .saved_model import full_weights
 from .step.loader import StepPacks, read_ahead
+from .tracking.final_scores import announcement, opened_test_split, scored_text
 from .tracking.progress import Progress, Window
 from .trainer import StepResult, Trainer
+
+SCORED = "scored"
+"""Result with the numbers of records that the final scores read, of all."""
 
 
 def train(objective: Objective, here: Processes) -> dict[str, Any]:
@@ -217,6 +221,9 @@ class _TrainingLoop:
             RunError: if the guard ends the run, once the state is saved.
         """
         try:
+            if self._progress.step == 0:
+                self._log.say(announcement(self._trainer, self._validation))
+                self._window.begin()
             if self._guard is not None and self._progress.guard_loss is None:
                 self._guard_problem(self._guard)
             while self._progress.step < self._config.max_steps:
@@ -401,13 +408,17 @@ def _finish(
     objective = trainer.objective
     _write_model(trainer)
     with metrics.timing("evaluation"):
-        valid = trainer.evaluate(validation)
+        valid = trainer.evaluate(validation, objective.final_packs)
     log.evaluation(progress.step, "validation", **valid.values)
     metrics.evaluated(valid.values["eval_loss"])
     test: Evaluation | None = None
-    if objective.split.manifest.splits["test"].records:
-        test = trainer.evaluate(objective.open("test"))
+    scored = scored_text(valid.num_records, validation.num_units, validation.records)
+    held_out = opened_test_split(objective)
+    if held_out is not None:
+        test = trainer.evaluate(held_out, objective.final_packs)
         log.evaluation(progress.step, "test", **test.values)
+        of_test = scored_text(test.num_records, held_out.num_units, held_out.records)
+        scored = f"{scored}, test {of_test}"
     here.first_does(partial(objective.record, config.run_dir, valid, test))
     work = _work_of(trainer)
     trainer.release()  # the written model needs the memory
@@ -421,6 +432,7 @@ def _finish(
         **_steady_rates(trainer, work),
         **valid.values,
         "eval_samples": valid.num_records,
+        SCORED: scored,
         "eval_runtime": valid.seconds,
         "eval_samples_per_second": valid.num_records / valid.seconds,
         **objective.results(valid, test),
@@ -553,8 +565,11 @@ def _summary(objective: Objective, results: Mapping[str, Any]) -> str:
     """Return the lines that end the output of a finished run."""
     config = objective.config
     rate = results["steady_residues_per_second"] or results["train_residues_per_second"]
+    # Results of earlier versions, which scored all, have no extent.
+    scored = f"scored  {results[SCORED]}\n" if SCORED in results else ""
     return (
         f"{config.name}: {objective.summary(results)}, {rate:.0f} {objective.split.tokens}/s\n"
+        f"{scored}"
         f"model   {config.run_dir / 'model'}\n"
         f"report  {config.run_dir / REPORT_FILE}\n"
         f"{files_line(config.run_dir)}"

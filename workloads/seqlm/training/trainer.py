@@ -26,7 +26,6 @@ from .kernels import (
 )
 from .objective import Evaluation, Objective, Place
 from .optimizer import build_optimizers, learning_rate
-from .packing import Position
 from .parallel import (
     accumulating,
     bare,
@@ -41,6 +40,7 @@ from .records import RecordSplit
 from .step.graph import RecordedPass
 from .step.loader import StepPacks, Steps
 from .step.pack_queue import PackQueue
+from .step.shared_plans import node_plans
 from .step.staging import Stager
 from .tracking.progress import Progress
 
@@ -356,15 +356,18 @@ class Trainer:
         return num_flops(bare(self.model), record_tokens, attended_pairs)
 
     def steps(self, packs_per_step: int | None = None) -> Steps:
-        """Iterate over the packs of every step from the run's position on.
+        """Iterate over the packs of every step from the run's position on. Every process calls this.
 
         Args:
             packs_per_step: number of packs of a step; None is that of the run file.
         """
+        packs_per_step = packs_per_step or self.config.packs_per_step
+        stream = self.objective.stream(self.objective.split, self.shape, self.config.train.seed)
+        stream.shared_plans = node_plans(stream, packs_per_step, self.here)
         return Steps(
-            self.objective.stream(self.objective.split, self.shape, self.config.train.seed),
-            Position(self.progress.epoch, self.progress.pack),
-            packs_per_step or self.config.packs_per_step,
+            stream,
+            self.progress.position,
+            packs_per_step,
             self.here.rank,
             self.here.world_size,
             Stager(self.runtime.packs_on),

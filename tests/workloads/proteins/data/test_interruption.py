@@ -34,7 +34,7 @@ if __name__ == "__main__":
     limits = Limits(block_bytes=2000, piece_bytes=3000)
     paths = [Path(sys.argv[1]), Path(sys.argv[2])]
     import seqlm.proteins.data.prepare as module
-    module._text_bytes = lambda path: 100_000
+    module.text_bytes_of = lambda path: 100_000
     fractions = dict(validation_fraction=0, test_fraction=0)
     with one_line_errors():
         execution = Execution(workers=2, limits=limits)

@@ -8,6 +8,8 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +29,7 @@ from seqlm.proteins.inference.output import Output
 from seqlm.proteins.inference.output_file import output_file
 from seqlm.proteins.inference.variants import variants
 from seqlm.proteins.model.pretrained import load_model
+from seqlm.proteins.reading.policies import Reader
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training.data.locks import try_lock
 from seqlm.training.data.transfer import BeingFetched, SourceKind
@@ -467,7 +470,7 @@ def test_one_process_downloads_and_the_others_wait(
     monkeypatch.setattr(records, "fetch", fetch)
     monkeypatch.setattr(records, "POLL_SECONDS", 0.0)
     embed(configured(input=["s3://bucket/p.fasta"], output=str(tmp_path / "out.parquet")), here)
-    assert len(rows(tmp_path / "out.parquet")) == 14 and len(asked) > 3
+    assert len(rows(tmp_path / "out.parquet")) == 14 and len(asked) == 3, "the input is read once"
 
 
 @pytest.mark.long
@@ -486,8 +489,35 @@ def test_two_processes_make_what_one_makes(
     assert pq.read_table(tmp_path / "two.parquet").equals(pq.read_table(tmp_path / "one.parquet"))
     assert f"wrote {tmp_path / 'two.parquet'}: proteins 14, residues 628, in " in started.output
     assert started.output.count("proteins: read 14, used 14, left out 0") == 1
+    assert started.output.count(READING) == 1, "one process parses the input, and once"
+    wrong = [*overrides, f"inference.input={json.dumps([str(tmp_path / 'run.yaml')])}"]
+    with forked(2, embed_the_run, tmp_path / "run.yaml", wrong, log=tmp_path / "log2") as refused:
+        assert refused.ends() == [1, 1], refused.output
+    assert refused.output.count("run.yaml") >= 2, "each process has the message"
+
+
+READING = "the input is parsed"
 
 
 def embed_the_run(path: Path, overrides: list[str]) -> None:
-    with processes() as here:
+    read = records.read_proteins
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        print(READING)
+        return read(*arguments, **named)
+
+    with mock.patch.object(records, "read_proteins", counted), processes() as here:
         embed(load_config(path, overrides), here)
+
+
+def test_the_summary_has_the_key_of_the_input(
+    configured: Callable[..., RunFile], here: Processes, fasta: Path, tmp_path: Path
+) -> None:
+    """It is made in the pass that writes the parts."""
+    fasta.write_text(">bad\n7\n" + fasta.read_text())
+    out = tmp_path / "out.parquet"
+    config = configured(input=[str(fasta)], output=str(out), part_residues=100)
+    embed(config, here)
+    summary = json.loads((tmp_path / "out.parquet.json").read_text())
+    assert summary["input_key"] == records.input_key(config, Reader.INFERENCE)
+    assert not any(path.name.startswith(".") for path in tmp_path.iterdir())

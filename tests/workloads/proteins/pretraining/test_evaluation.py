@@ -196,6 +196,13 @@ def test_a_run_its_checkpoint_and_a_folder_score_alike(run_file: Path, tiny_mode
     assert (run_dir / "evaluation-validation.json").exists()
     scores = scores_of(run_file, "evaluate.split=test", "evaluate.pseudo_perplexity_proteins=1")
     assert scores["model"] == str(tiny_model) and scores["pseudo_perplexity"] > 1
+    number = scores["proteins"]
+    assert scores["scored"] == f"{number} of {number} proteins"
+    bounded = scores_of(run_file, "evaluate.split=test", "evaluate.packs=1")
+    assert bounded["scored"] == f"{bounded['proteins']} of {number} proteins"
+    assert bounded["proteins"] < number
+    report = (run_dir / "report.html").read_text()
+    assert f"scored {results['scored']}" in report
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -163,9 +163,7 @@ def test_missing_files_and_bad_rows_are_named(tmp_path: Path) -> None:
         read_benchmark([str(folder)], tmp_path)
     (folder / "A_B_2020.csv").write_text("mutant,DMS_score\nM1A,1\nA2R,2\n")
     (bad,) = read_benchmark([str(folder)], tmp_path).assays
-    with pytest.raises(
-        ValueError, match=r"A_B_2020\.csv :3: A2R: A_B_2020 has K at position 2"
-    ):
+    with pytest.raises(ValueError, match=r"A_B_2020\.csv :3: A2R: A_B_2020 has K at position 2"):
         bad.measured()
 
 

@@ -1,8 +1,8 @@
 """Contacts of proteins (``seqlm contacts``).
 
 For each protein of L residues, the table has the L most probable contacts that are at least six positions
-apart: id, i, j (from 1), residue_i, residue_j and probability. A folder beside the table has for each protein
-the matrix of all probabilities, as ``contacts`` (L, L) in .npz and as .tsv, and a picture.
+apart: id, i, j (from 1), residue_i, residue_j and probability. A folder beside the table has the
+matrices of all probabilities, and pictures of the first proteins (``files.py``).
 
 If records with several chains are read as one protein, the table has the columns chain_i and chain_j, and i
 and j are positions in these chains. Residues of different chains may have any positions.
@@ -12,19 +12,15 @@ precision by range (``truth.py``).
 """
 
 import hashlib
-import re
-import zipfile
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import torch.distributed as dist
 
 from seqlm.proteins.alphabet import decode
 from seqlm.proteins.inference.job import Command, Work
-from seqlm.proteins.inference.records import Protein, records_of
+from seqlm.proteins.inference.records import Protein
 from seqlm.proteins.inference.repeated_ids import Rows
 from seqlm.proteins.model.packed_model import PackedModel
 from seqlm.proteins.reading.chains import ChainSpan
@@ -34,27 +30,17 @@ from seqlm.runs.run_file import RunFile
 from seqlm.training.heartbeat import beat
 from seqlm.training.packing import SPECIAL_TOKENS
 from seqlm.training.processes import Processes
-from seqlm.training.whole_file import writing_whole
 
-from .head import Chain, Matrix, check_folder, fit, load, mean_precisions, save
+from .files import OWN_FILES, Matrices, MatrixArchive, file_name, write_contacts
+from .head import Matrix, check_folder, fit, load, mean_precisions, save
 from .head import chains as known_chains
-from .picture import comparison_figure, prediction_figure, top_contacts
-from .truth import (
-    Compared,
-    Truths,
-    described,
-    precisions,
-    write_precisions,
-)
+from .picture import top_contacts
+from .truth import Compared, Truths, precisions, write_precisions
 
 MAPS_IN_MEMORY = 3
 """Attention maps of a layer that are in memory at once: scores, softmax and corrected maps."""
 BYTES_PER_NUMBER = 4
 """Bytes of a number in a map, which is in fp32."""
-MAX_NAME_CHARACTERS = 80
-"""Largest number of characters of an id in the name of a file."""
-HASH_BYTES = 3
-"""Bytes of the hash of a sequence in the name of a file."""
 HEAD_HASH_CHARACTERS = 16
 """Characters of the hash of the regression in the settings of a result."""
 _CHAIN_FIELDS = (pa.field("chain_i", pa.string()), pa.field("chain_j", pa.string()))
@@ -96,6 +82,8 @@ def contacts(config: RunFile, here: Processes) -> None:
     command.settings["contact_head"] = head_hash[:HEAD_HASH_CHARACTERS]
     if truths.digest is not None:  # otherwise the result is that of versions without structures
         command.settings["structures"] = truths.digest
+    if inference.all_pictures:  # otherwise the result is that of versions without this field
+        command.settings["all_pictures"] = True
     if here.is_first:
         gigabytes = peak_bytes(engine.model, engine.max_residues) / 1e9
         print(
@@ -104,38 +92,54 @@ def contacts(config: RunFile, here: Processes) -> None:
         )
 
     def records() -> Iterable[Protein | Reject]:
-        return truths.checked(records_of(command.config, reader=command.reader))
+        return truths.checked(command.records())
 
     schema = _SCHEMA
     if command.joins_chains:
         for column in _CHAIN_FIELDS:
             schema = schema.append(column)
 
+    def has_own_files(number: int) -> bool:
+        """Return whether a protein has files of its own, by its number in the input from 0."""
+        return inference.all_pictures or number < OWN_FILES
+
     def tabulate(proteins: list[Protein]) -> Rows:
         rows: list[dict[str, object]] = []
         per_protein: list[int] = []
-        for protein in proteins:
-            places = protein.places if protein.chains else None
-            probabilities = head.probabilities(engine, protein.tokens, places)
-            path = folder / _file_name(protein)
-            truth = truths.of(protein)
-            write_contacts(path, protein.id, probabilities, truth, protein.chains)
-            found = _rows(protein, probabilities)
-            rows += found
-            per_protein.append(len(found))
-            engine.on_residues(protein.num_residues)
+        place = command.part_place
+        with MatrixArchive(folder, place.part) as archive:
+            for number, protein in enumerate(proteins, start=place.first_protein):
+                places = protein.places if protein.chains else None
+                probabilities = head.probabilities(engine, protein.tokens, places)
+                name = file_name(protein)
+                if has_own_files(number):
+                    truth = truths.of(protein)
+                    write_contacts(folder / name, protein.id, probabilities, truth, protein.chains)
+                else:
+                    archive.add(name, probabilities, protein.chains)
+                found = _rows(protein, probabilities)
+                rows += found
+                per_protein.append(len(found))
+                engine.on_residues(protein.num_residues)
         return Rows(pa.Table.from_pylist(rows, schema=schema), per_protein)
 
     def compared() -> Iterator[Compared]:
-        for record in records():
-            truth = truths.of(record) if isinstance(record, Protein) else None
-            if isinstance(record, Protein) and truth is not None:
+        matrices = Matrices(folder)
+        proteins = (record for record in records() if isinstance(record, Protein))
+        for number, protein in enumerate(proteins):
+            truth = truths.of(protein)
+            if truth is not None:
                 beat("comparing contacts")
-                matrix = read_contacts(folder / _file_name(record))
-                yield Compared(record.id, truth, precisions(truth, matrix))
+                matrix = matrices.read(protein, has_own_file=has_own_files(number))
+                yield Compared(protein.id, truth, precisions(truth, matrix))
 
     def draw() -> None:
-        print(f"wrote {folder}: matrices (.npz, .tsv) and pictures (.png), one for each protein")
+        which = (
+            "each protein" if inference.all_pictures else f"each of the first {OWN_FILES} proteins"
+        )
+        print(
+            f"wrote {folder}: matrices (.npz), and one picture (.png) and matrix as text (.tsv) for {which}"
+        )
         if truths.digest is not None:
             path = command.output.path.with_suffix(PRECISION_END)
             for line in write_precisions(path, compared()):
@@ -209,62 +213,3 @@ def _fit(command: Command) -> None:
     means = mean_precisions(engine, head, others)
     shown = ", ".join(f"{kind} {mean:.3f}" for kind, mean in means.items())
     print(f"wrote {file}: contact head; precision at L on {len(others)} other structures: {shown}")
-
-
-def write_contacts(
-    path: Path,
-    title: str,
-    probabilities: Matrix,
-    truth: Chain | None = None,
-    chains: Sequence[ChainSpan] = (),
-) -> None:
-    """Write ``path`` with the ends .npz, .tsv and .png; each file appears whole or not at all.
-
-    Args:
-        path: path of the files, without their ends.
-        title: title of the picture.
-        probabilities: probability of each pair, (L, L).
-        truth: chain with its contacts, with which the picture compares; None if they are not known.
-        chains: chains of the protein; empty for one. Their names and lengths are in the .npz, too.
-    """
-    of_chains: dict[str, Any] = {}
-    if chains:
-        of_chains = {
-            "chains": np.array([span.name for span in chains]),
-            "lengths": np.array([len(span) for span in chains]),
-        }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with writing_whole(path.with_name(f"{path.name}.npz")) as file:
-        np.savez_compressed(file, contacts=probabilities, **of_chains)
-    with writing_whole(path.with_name(f"{path.name}.tsv")) as file:
-        np.savetxt(file, probabilities, fmt="%.4f", delimiter="\t")
-    with writing_whole(path.with_name(f"{path.name}.png")) as file:
-        if truth is None:
-            figure = prediction_figure(title, probabilities, chains)
-        else:
-            lines = described(precisions(truth, probabilities)).split("; ")
-            figure = comparison_figure(title, probabilities, truth, lines)
-        figure.savefig(file, dpi=150)
-
-
-def read_contacts(path: Path) -> Matrix:
-    """Return the matrix that ``write_contacts`` has written.
-
-    Raises:
-        ValueError: if the file is missing or damaged.
-    """
-    file = path.with_name(f"{path.name}.npz")
-    try:
-        with np.load(file) as saved:
-            return np.asarray(saved["contacts"], dtype=np.float32)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"{file} cannot be read ({error}); delete the table beside its folder, and run the command again"
-        ) from None
-
-
-def _file_name(protein: Protein) -> str:
-    """Return the id as a file name, with a hash, because several records may have one id."""
-    digest = hashlib.blake2b(protein.tokens.tobytes(), digest_size=HASH_BYTES).hexdigest()
-    safe = re.sub(r"[^A-Za-z0-9_-]+", "-", protein.id)[:MAX_NAME_CHARACTERS]
-    return f"{safe}-{digest}"

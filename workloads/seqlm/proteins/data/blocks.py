@@ -51,6 +51,11 @@ class RowBlock:
     """Reasons by the positions of rows that have too few or too many cells."""
 
     @property
+    def num_bytes(self) -> int:
+        """Size of the ids and sequences."""
+        return sum(map(len, self.ids)) + sum(map(len, self.sequences))
+
+    @property
     def first_line(self) -> int:
         """Position of the first row."""
         return self.positions[0]

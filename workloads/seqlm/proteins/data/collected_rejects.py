@@ -57,16 +57,13 @@ class Rejects:
         if len(examples) < SHOWN_EXAMPLES:
             examples.append(bad)
 
-    def __add__(self, other: "Rejects") -> "Rejects":
-        examples = {
-            kind: [*self.examples.get(kind, ()), *other.examples.get(kind, ())]
-            for kind in {**self.examples, **other.examples}
-        }
-        return Rejects(
-            self.counts + other.counts,
-            {kind: found[:SHOWN_EXAMPLES] for kind, found in examples.items()},
-            self.pieces + other.pieces,
-        )
+    def add(self, other: "Rejects") -> None:
+        """Add the bad records of a later part of the input."""
+        self.counts += other.counts
+        for found in other.examples.values():
+            for bad in found:
+                self.show(bad)
+        self.pieces += other.pieces
 
     def by_kind(self) -> dict[str, int]:
         """Return the number of bad records by the name of their kind, the most frequent first."""
@@ -154,14 +151,27 @@ class Found:
     @property
     def all_rejects(self) -> Rejects:
         """Bad records of all files."""
-        return sum(self.rejects.values(), Rejects())
+        total = Rejects()
+        for rejects in self.rejects.values():
+            total.add(rejects)
+        return total
 
-    def __add__(self, other: "Found") -> "Found":
-        rejects = {
-            file: self.rejects.get(file, Rejects()) + other.rejects.get(file, Rejects())
-            for file in {**self.rejects, **other.rejects}
-        }
-        return Found(self.records + other.records, rejects)
+    def add_file(self, file: str, records: int, rejects: Rejects) -> None:
+        """Add records of a file.
+
+        Args:
+            file: path of the file.
+            records: number of records, bad ones included.
+            rejects: bad ones.
+        """
+        self.records[file] += records
+        if rejects.total:
+            self.rejects.setdefault(file, Rejects()).add(rejects)
+
+    def add(self, other: "Found") -> None:
+        """Add the records of a later part of the input."""
+        for file, records in other.records.items():
+            self.add_file(file, records, other.rejects.get(file, Rejects()))
 
 
 def refuse_many(rejects: Rejects, records: int, max_share: float) -> None:

@@ -47,6 +47,11 @@ class Block:
     """Line number of the first byte, from 1."""
     data: bytes
 
+    @property
+    def num_bytes(self) -> int:
+        """Size of the text."""
+        return len(self.data)
+
 
 class _HashingFile(io.RawIOBase):
     """File that computes the SHA-256 of what was read and reports the number of bytes."""

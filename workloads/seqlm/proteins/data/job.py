@@ -6,12 +6,13 @@ Worker processes end with their parent, and results of tasks come back in order.
 import collections
 import ctypes
 import dataclasses
+import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing, contextmanager
@@ -121,23 +122,22 @@ class Job:
                 yield block, number == 0
         self.sources.append(SourceFile(name, size, reader.sha256))
 
-    def records(
-        self, source: ProteinInput, numbers: Iterator[int]
-    ) -> Iterator[tuple[AnyBlock, bool]]:
-        """Yield the blocks of a file of proteins, and whether each is the first one, with a progress bar.
+    def records(self, inputs: Sequence[ProteinInput]) -> Iterator[tuple[int, AnyBlock, bool]]:
+        """Yield the blocks of files of proteins, with one progress bar over the bytes of all.
 
-        Args:
-            source: file.
-            numbers: ids for the rows of tables without a column of ids.
+        Yields:
+            Number of the file, block, and whether it is the first one of its file.
         """
-        size = source.path.stat().st_size
-        with (
-            self.bar(f"reading {escaped(source.path.name)}", size, "B") as bar,
-            closing(source.reader(numbers, on_bytes=bar.update)) as reader,
-        ):
-            for number, block in enumerate(reader.blocks(self.plan.limits)):
-                yield block, number == 0
-        self.sources.append(SourceFile(source.name, size, reader.sha256()))
+        numbers = itertools.count(1)  # ids for the rows of tables without a column of ids
+        sizes = [source.path.stat().st_size for source in inputs]
+        is_one = len(inputs) == 1
+        title = escaped(inputs[0].path.name) if is_one else f"{len(inputs):,} files"
+        with self.bar(f"reading {title}", sum(sizes), "B") as bar:
+            for number, (source, size) in enumerate(zip(inputs, sizes, strict=True)):
+                with closing(source.reader(numbers, on_bytes=bar.update)) as reader:
+                    for index, block in enumerate(reader.blocks(self.plan.limits)):
+                        yield number, block, index == 0
+                self.sources.append(SourceFile(source.name, size, reader.sha256()))
 
     def bar(self, description: str, total: int, unit: str) -> tqdm:  # type: ignore[type-arg]
         bar = tqdm(
@@ -164,8 +164,15 @@ class Spilled:
     """Records by file, and the bad ones."""
 
     def add(self, other: "Spilled") -> None:
-        for name, found in vars(other).items():
-            setattr(self, name, getattr(self, name) + found)
+        """Add the output of a later task."""
+        self.runs += other.runs
+        self.id_runs += other.id_runs
+        self.records += other.records
+        self.num_bytes += other.num_bytes
+        self.duplicates_dropped += other.duplicates_dropped
+        self.num_split += other.num_split
+        self.implausible += other.implausible
+        self.found.add(other.found)
 
     def count(self, *columns: list[bytes]) -> None:
         """Add records, given as the columns of their rows."""

@@ -28,7 +28,6 @@ from seqlm.training.data.manifest import (
     Settings,
     Split,
 )
-from seqlm.training.data.source_file import is_compressed
 from seqlm.training.data.spill import UInt64s, cell_ranges
 from seqlm.training.data.split_shards import split_of
 from seqlm.training.data.transfer import SourceKind, fetch, local_files
@@ -42,6 +41,7 @@ from .collected_rejects import (
     refuse_many,
     refuse_unused,
 )
+from .disk import needed_disk, text_bytes_of
 from .inputs import ProteinInput, inputs_of
 from .job import Job, Plan, Spilled, worker_pool
 from .repeated import Repeated, find_repeated, repeated_hashes
@@ -49,13 +49,6 @@ from .scatter import join_members, scatter_proteins, scatter_table
 from .shards import RECORDS_FILE, SplitShard, save_runs, write_shard
 from .similarity import similar_across_splits, similarity_warning
 from .sources import PROTEINS, SOURCES, NamedColumns, ProteinFiles
-
-GZIP_RATIO = 2.5
-"""Bytes of text per byte of gzip: UniRef50 has 2.2, and files without its repetitive headers have 1.7."""
-DISK_PER_TEXT = 2.2
-"""Bytes of disk per byte of text: runs and shards each take about as many bytes as the text."""
-DISK_PER_MEMBER_TEXT = 3.2
-"""Bytes of disk per byte of text with cluster members, because joining them keeps two copies for a while."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,16 +195,14 @@ def prepare(
         tell(_counts(manifest, out))
         return manifest
 
-    text_bytes = sum(_text_bytes(path) for path in files.paths)
-    disk_per_text = DISK_PER_TEXT if files.membership is None else DISK_PER_MEMBER_TEXT
-    needed_bytes = int(text_bytes * disk_per_text)
+    text_bytes = sum(map(text_bytes_of, files.paths))
+    workers = execution.workers or default_workers()
+    limits = execution.limits or Limits.for_workers(workers)
+    needed_bytes = needed_disk(files, text_bytes, limits)
     check_free_space(out, needed_bytes)
     tell(
         f"preparing {out}: needs about {size_text(needed_bytes)} of disk, temporary files included"
     )
-
-    workers = execution.workers or default_workers()
-    limits = execution.limits or Limits.for_workers(workers)
     # A process is worth starting for a block of its own.
     workers = min(workers, int(text_bytes / limits.block_bytes) + 1)
     with workspace(out) as folder, worker_pool(workers) as pool, ExitStack() as bars:
@@ -311,15 +302,11 @@ def _check_found(plan: Plan, found: Found, repeated: Rejects | None = None) -> N
         found: records that were found in the files.
         repeated: further bad records, those with repeated ids.
     """
-    rejects = found.all_rejects + (repeated or Rejects())
+    rejects = found.all_rejects
+    if repeated is not None:
+        rejects.add(repeated)
     refuse_many(rejects, found.records.total(), plan.settings.max_rejected_share)
     refuse_unused(found)
-
-
-def _text_bytes(path: Path) -> int:
-    """Estimate the bytes of text in a file."""
-    size = path.stat().st_size
-    return int(size * GZIP_RATIO) if is_compressed(path) else size
 
 
 def _summary(manifest: Manifest) -> str:

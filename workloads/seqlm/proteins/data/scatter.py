@@ -7,8 +7,7 @@ the hash is then joined by itself and scattered again by cluster.
 """
 
 import itertools
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from seqlm.training.data.limits import MIB
 from seqlm.training.data.spill import (
     SPLIT_SALT,
     RowSlice,
@@ -29,7 +29,7 @@ from seqlm.training.data.spill import (
 )
 
 from .blocks import AnyBlock, parts_of, usable_records
-from .collected_rejects import Found, RejectWriter
+from .collected_rejects import RejectWriter
 from .fasta import LINE_START, Block
 from .inputs import ProteinInput
 from .job import Job, Plan, Spilled
@@ -40,6 +40,8 @@ from .shards import load_runs, save_runs
 FASTA_FILE = "fasta.runs"
 TABLE_FILE = "table.runs"
 """Lists of runs in the folder of spilled data."""
+JOINED_BYTES = MIB
+"""Text of small files that is parsed at a time and shares a run."""
 _LOOKED_AT = 300
 """Records of a block that are checked for being plausible proteins. In a file's first block all are."""
 
@@ -58,6 +60,17 @@ TWO_COLUMNS = TableColumns(0, 1)
 SHOWN_IDS = 5
 
 
+@dataclass(frozen=True)
+class _BlockTask:
+    """Block of records, and what is known of it."""
+
+    block: AnyBlock
+    is_first: bool
+    """Whether it is the first one of its file, of which all records are checked for plausibility."""
+    repeated: InBlock | None
+    """Records to leave out, because their ids are repeated; None if this is not known yet."""
+
+
 def scatter_proteins(
     job: Job, inputs: Sequence[ProteinInput], repeated: Repeated | None
 ) -> Spilled:
@@ -68,54 +81,109 @@ def scatter_proteins(
         inputs: files.
         repeated: records to leave out, because their ids are repeated; None if this is not known yet.
     """
-    numbers = itertools.count(1)
-    tasks = (
-        (block, is_first, repeated.in_block(number, block) if repeated else None)
-        for number, source in enumerate(inputs)
-        for block, is_first in job.records(source, numbers)
+    blocks = (
+        _BlockTask(block, is_first, repeated.in_block(number, block) if repeated else None)
+        for number, block, is_first in job.records(inputs)
     )
+    most_bytes = min(JOINED_BYTES, job.plan.limits.block_bytes)
     total = Spilled()
-    for part in job.run(_scatter_block, tasks):
+    for part in job.run(_scatter_blocks, ((group,) for group in _joined(blocks, most_bytes))):
         total.add(part)
     return total
 
 
-def _scatter_block(
-    plan: Plan, whole: AnyBlock, is_first: bool, repeated: InBlock | None
-) -> Spilled:
-    """Spill the records of a block; all records of a file's first block are checked for plausibility.
+def _joined(blocks: Iterable[_BlockTask], most_bytes: int) -> Iterator[list[_BlockTask]]:
+    """Yield consecutive blocks in groups, each of one block or of at most ``most_bytes``.
 
-    Cluster members are sorted by id, to be joined with their clusters; others by sequence.
+    Without this, each of many small files would have runs of its own, whose index alone takes 64 KiB.
     """
-    spill = plan.spill
-    result = Spilled()
-    rejects = RejectWriter(spill)
-    for block in parts_of(whole, plan.limits.block_records):
-        usable = usable_records(block, rejects.add, repeated.within(block) if repeated else {})
-        ids = usable.ids
-        tokens = usable.tokens
-        result.num_split += usable.num_split
+    group: list[_BlockTask] = []
+    num_bytes = 0
+    for task in blocks:
+        size = task.block.num_bytes
+        if group and num_bytes + size > most_bytes:
+            yield group
+            group = []
+            num_bytes = 0
+        group.append(task)
+        num_bytes += size
+    if group:
+        yield group
+
+
+class _RunWriter:
+    """Writer of the runs of a task, each with the records of one or more blocks.
+
+    Args:
+        plan: settings.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._ids: list[bytes] = []
+        self._tokens: list[bytes] = []
+        self.spilled = Spilled()
+        """Records that have been written."""
+
+    def add(self, ids: list[bytes], tokens: list[bytes]) -> None:
+        """Add records. They begin a new run if the last one would have too many."""
+        if len(self._ids) + len(ids) > self._plan.limits.block_records:
+            self.flush()
+        self._ids += ids
+        self._tokens += tokens
+
+    def flush(self) -> None:
+        """Write the records that are not written yet.
+
+        Cluster members are sorted by id, to be joined with their clusters; others by sequence.
+        """
+        ids = self._ids
+        tokens = self._tokens
         if not ids:
-            continue
-        every = 1 if is_first else max(1, len(ids) // _LOOKED_AT)
-        implausible = Implausible()
-        implausible.look_at(ids[::every], tokens[::every])
-        if not plan.allow_nucleotides:
-            implausible.refuse_nucleotides(f"{block.file}:{block.first_line}")
-        result.implausible += implausible
+            return
+        spill = self._plan.spill
+        result = self.spilled
         id_hashes = hash_all(ids, SPLIT_SALT)
-        if plan.settings.members:
+        if self._plan.settings.members:
             result.runs.append(write_run(spill, "fasta", id_hashes, id_hashes, [ids, tokens]))
         else:
-            keys = hash_all(tokens, plan.settings.seed)
+            keys = hash_all(tokens, self._plan.settings.seed)
             # Dropped here already: a sequence repeated a million times is never gathered as a million rows.
             order = without_duplicates(keys, np.argsort(keys), partial(_content, ids, tokens))
             result.runs.append(write_run(spill, "records", keys, id_hashes, [ids, tokens], order))
             result.id_runs.append(write_run(spill, "ids", id_hashes, id_hashes, []))
             result.duplicates_dropped += len(ids) - len(order)
         result.count(ids, tokens)
-    found = rejects.close()
-    result.found = Found(Counter({whole.file: result.records + found.total}), {whole.file: found})
+        self._ids = []
+        self._tokens = []
+
+
+def _scatter_blocks(plan: Plan, tasks: Sequence[_BlockTask]) -> Spilled:
+    """Spill the records of blocks."""
+    writer = _RunWriter(plan)
+    result = writer.spilled
+    for task in tasks:
+        file = task.block.file
+        rejects = RejectWriter(plan.spill)
+        num_used = 0
+        for block in parts_of(task.block, plan.limits.block_records):
+            repeated = task.repeated.within(block) if task.repeated else {}
+            usable = usable_records(block, rejects.add, repeated)
+            ids = usable.ids
+            result.num_split += usable.num_split
+            if not ids:
+                continue
+            every = 1 if task.is_first else max(1, len(ids) // _LOOKED_AT)
+            implausible = Implausible()
+            implausible.look_at(ids[::every], usable.tokens[::every])
+            if not plan.allow_nucleotides:
+                implausible.refuse_nucleotides(f"{file}:{block.first_line}")
+            result.implausible += implausible
+            num_used += len(ids)
+            writer.add(ids, usable.tokens)
+        found = rejects.close()
+        result.found.add_file(file, num_used + found.total, found)
+    writer.flush()
     return result
 
 

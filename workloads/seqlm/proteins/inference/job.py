@@ -1,8 +1,8 @@
 """Shared part of the commands of inference, which turn the proteins of the input into rows of one table.
 
-Every process reads the whole input, which is quick, and computes every n-th part, for n processes. The first
-process joins the parts when all are written. The others wait for it, because Kubernetes operators consider a
-job complete when one of its pods has succeeded.
+The first process reads the whole input, and writes it in parts that are parsed already. Every process
+computes every n-th part, for n processes. The first process joins the results when all are written. The
+others wait for it, because Kubernetes operators consider a job complete when one of its pods has succeeded.
 """
 
 import json
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,17 +34,17 @@ from seqlm.training.saved_model import fingerprint
 from seqlm.training.tracking.progress import WorkProgress
 
 from .engine import Answer, Array, Engine, compile_from
+from .input_parts import InputParts
 from .output import Output
 from .records import (
     READERS,
+    InputKey,
     Part,
     Planned,
     Protein,
     cut,
-    input_key,
     key_of,
     mode_name,
-    planned,
     records_of,
     with_policies,
 )
@@ -64,7 +65,7 @@ class Work:
     part_residues: int
     """Number of residues after which a part ends."""
     records: Callable[[], Iterable[Protein | Reject]] | None = None
-    """Function that opens the input, which is read twice; by default that of ``inference.input``."""
+    """Function that opens the input, which the first process reads once; by default ``Command.records``."""
     residues_of: Callable[[Protein], int] | None = None
     """Function from a protein to the number of residues that the model reads, for the progress; by default
     those of the protein."""
@@ -72,6 +73,15 @@ class Work:
     """Function that returns the numbers of other items than proteins, once the input has been read."""
     draw: Callable[[], None] | None = None
     """Function that writes more files when the table is complete, in the first process."""
+
+
+class PartPlace(NamedTuple):
+    """Place of a part in the result."""
+
+    part: int
+    """Number of the part, from 0."""
+    first_protein: int
+    """Number of its first protein in the input, from 0, without those that are rejected."""
 
 
 class Command:
@@ -117,6 +127,10 @@ class Command:
             "long_proteins": config.inference.long_proteins,
         }
         """Values, besides the proteins, that a result depends on."""
+        self.part_place = PartPlace(0, 0)
+        """Place of the part that is being computed."""
+        self._input = InputParts(self.output.folder)
+        self._input_key = InputKey()
         if self.chains is not None:  # otherwise the result is that of versions without chains
             self.settings["chains"] = self.chains
         if self.engine.kernels:  # otherwise the result is that of versions without kernels
@@ -159,21 +173,58 @@ class Command:
             "name another inference.output"
         )
         with exclusive(output.path, self.here, when_held):
-            plan = self._plan(work)
-            self._write(work, plan)
+            try:
+                plan = self._plan_of_first(work)
+                self._write(work, plan)
+            finally:
+                if self.here.is_first:
+                    self._input.clear()
         if self.here.is_first:
             if work.draw is not None:
                 work.draw()
             for line in plan.lines:
                 print(line)
 
+    def records(self) -> Iterator[Protein | Reject]:
+        """Read the records of ``inference.input``."""
+        self._input_key = InputKey()
+        return self._input_key.adding(records_of(self.config, reader=self.reader))
+
     def _parts(self, work: Work) -> Iterator[Part]:
         """Read the whole input, cut into parts."""
         beat("reading the input", slow=True)  # it may have to be downloaded first
-        records = work.records() if work.records else records_of(self.config, reader=self.reader)
+        records = work.records() if work.records else self.records()
         for part in cut(records, work.part_residues, json.dumps(self.settings)):
             beat("reading the input")
             yield part
+
+    def _plan_of_first(self, work: Work) -> "_Plan":
+        """Let the first process read the input, and return its plan; every process calls this.
+
+        The others wait for a file, because a collective has a time limit.
+
+        Raises:
+            OSError: on every process, if the parts cannot be written.
+            ValueError: on every process, if the input cannot be read, or nothing of it can be used.
+        """
+        here = self.here
+        plan = _Plan()
+        failure: OSError | ValueError | None = None
+        if here.is_first:
+            self._input.clear()  # of a killed command
+        dist.barrier(group=here.control)
+        if here.is_first:
+            try:
+                plan = self._plan(work)
+            except (OSError, ValueError) as error:
+                failure = error
+            if here.world_size > 1:
+                self._input.mark_complete()
+        else:
+            _await(self._input.complete.exists)
+        dist.barrier(group=here.control)
+        here.raise_from_first(failure)
+        return here.from_first(plan)
 
     def _write(self, work: Work, plan: "_Plan") -> None:
         """Write the table, unless it is complete."""
@@ -184,15 +235,15 @@ class Command:
             )
             return
         self.output.check_free(key)
-        missing = {part.file for part in plan.parts if not self._has(part)}
-        # All processes must list the missing parts before the first one may join and delete them.
+        missing = {plan.parts[number].file for number in plan.missing}
+        # The output must be the same for all processes until here.
         beat("waiting for the other processes", slow=True)
         dist.barrier(group=self.here.control)
         started = time.monotonic()
         num_done = len(plan.parts) - len(missing)
         if num_done:
             self._say(f"continuing: {num_done} of {len(plan.parts)} parts are done")
-        self._compute(plan, missing, work)
+        self._compute(plan, work)
         if not self.here.is_first:
             _await(lambda: self.output.is_finished(key))
             return
@@ -204,28 +255,32 @@ class Command:
         return (self.output.folder / part.file).exists()
 
     def _plan(self, work: Work) -> "_Plan":
-        """Read the whole input once, and print warnings about its records.
+        """Read the whole input once, write its missing parts, and print warnings about its records.
 
         Raises:
             ValueError: if the input cannot be read, or nothing of it can be used.
         """
         plan = _Plan()
+        occurrences = Occurrences()
         implausible = Implausible()
         proteins = Counts(OF_PROTEINS)
         residues = Counts("residues", is_listed=False)
         nucleotides: list[Reject] = []
         residues_of = work.residues_of or self._num_kept
         for part in self._parts(work):
-            plan.parts.append(planned(part))
+            plan.parts.append(part.planned)
+            if not self._has(part.planned):
+                plan.missing.append(part.number)
+                self._input.write(part)
             plan.work.append(sum(map(residues_of, part.proteins)))
             ids = [protein.id for protein in part.proteins]
-            plan.occurrences.add_part(ids)
+            occurrences.add_part(ids)
             implausible.look_at(ids, [protein.residues for protein in part.proteins])
             proteins.used += len(part.proteins)
             proteins.leave_out(one for one in part.rejects if one.what == OF_PROTEINS)
             num_kept = sum(map(self._num_kept, part.proteins))
             residues.used += num_kept
-            residues.left_out[Kind.LONG] += part.num_residues - num_kept
+            residues.left_out[Kind.LONG] += part.planned.num_residues - num_kept
             nucleotides += [one for one in part.rejects if one.kind is Kind.NUCLEOTIDES]
         for warning in implausible.warnings():
             self._say(warning)
@@ -234,7 +289,12 @@ class Command:
                 f"warning: {len(nucleotides):,} records are rejected because they look like DNA or RNA, for "
                 f"example {nucleotides[0].name}; allow them with {ALLOW}"
             )
-        repeated = plan.occurrences.count()
+        repeated = occurrences.count()
+        plan.repeats_ids = repeated > 0
+        for number in plan.missing:
+            numbers = occurrences.of_part(number)
+            if numbers is not None:
+                self._input.write_numbers(plan.parts[number], numbers)
         if repeated:
             self._say(
                 f"warning: {repeated:,} records have the id of an earlier one; the column {OCCURRENCE} tells "
@@ -243,6 +303,7 @@ class Command:
         is_cropped = residues.left_out[Kind.LONG] > 0
         counts = [proteins, *([residues] if is_cropped else []), *work.counts()]
         plan.lines = [one.line(self.output.rejects) for one in counts]
+        plan.input_key = self._input_key.value
         return plan
 
     def _num_kept(self, protein: Protein) -> int:
@@ -252,46 +313,31 @@ class Command:
             return num_kept
         return sum(max(0, min(span.stop, num_kept) - span.start) for span in protein.chains)
 
-    def _compute(
-        self,
-        plan: "_Plan",
-        missing: set[str],
-        work: Work,
-    ) -> None:
-        """Write this process's share of the missing parts.
-
-        Raises:
-            ValueError: if the parts of the input are no longer those of the plan.
-        """
-        mine = {
-            part.file
-            for number, part in enumerate(plan.parts)
-            if part.file in missing and number % self.here.world_size == self.here.rank
-        }
-        total = sum(
-            residues
-            for part, residues in zip(plan.parts, plan.work, strict=True)
-            if part.file in mine
-        )
+    def _compute(self, plan: "_Plan", work: Work) -> None:
+        """Write this process's share of the missing parts."""
+        mine = [
+            number for number in plan.missing if number % self.here.world_size == self.here.rank
+        ]
         title = str(self.settings["command"])
+        total = sum(plan.work[number] for number in mine)
         progress = WorkProgress(title, total, "residues", shows=self.here.is_first)
         self.engine.on_residues = progress.add
-        for part, expected in zip(self._parts(work), plan.parts, strict=True):
-            if planned(part) != expected:
-                raise ValueError(
-                    "inference.input: a file changed while it was read; run the command again"
-                )
-            if expected.file not in mine:
-                continue
+        first_proteins = np.cumsum([0, *(part.num_proteins for part in plan.parts)]).tolist()
+        for number in mine:
+            planned = plan.parts[number]
+            part = self._input.read(number, planned)
+            self.part_place = PartPlace(number, first_proteins[number])
             begun = time.monotonic()
             rows = work.tabulate(part.proteins)
-            numbers = plan.occurrences.of_part(part.number)
-            table = rows.table if numbers is None else rows.with_occurrences(numbers)
-            self.output.write_part(expected.file, table, part.rejects)
-            rate = part.num_residues / (time.monotonic() - begun)
+            table = rows.table
+            if plan.repeats_ids:
+                table = rows.with_occurrences(self._input.numbers(planned))
+            self.output.write_part(planned.file, table, part.rejects)
+            self._input.drop(planned)
+            rate = planned.num_residues / (time.monotonic() - begun)
             print(
-                f"part {part.number + 1} of {len(plan.parts)}: {len(part.proteins):,} proteins, "
-                f"{part.num_residues:,} residues, {rate:,.0f} residues/s",
+                f"part {number + 1} of {len(plan.parts)}: {planned.num_proteins:,} proteins, "
+                f"{planned.num_residues:,} residues, {rate:,.0f} residues/s",
                 file=sys.stderr,
             )
 
@@ -316,7 +362,7 @@ class Command:
         output.check_free(plan.key)  # again: hours may have passed
         summary = {
             "key": plan.key,
-            "input_key": input_key(self.config),
+            "input_key": plan.input_key,
             **self.settings,
             KERNELS_FIELD: listed(self.engine.kernels),
             **totals,
@@ -342,8 +388,12 @@ class _Plan:
     parts: list[Planned] = field(default_factory=list)
     work: list[int] = field(default_factory=list)
     """Number of residues that the model reads for each part."""
-    occurrences: Occurrences = field(default_factory=Occurrences)
-    """Numbers of the records with repeated ids."""
+    missing: list[int] = field(default_factory=list)
+    """Numbers of the parts without a result, from 0."""
+    repeats_ids: bool = False
+    """Whether two records of the input have one id."""
+    input_key: str = ""
+    """Hash of the input."""
     lines: list[str] = field(default_factory=list)
     """Lines with the numbers of what is used and left out, which end the command."""
 

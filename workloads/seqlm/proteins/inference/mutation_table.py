@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from seqlm.proteins.mutations.edits import Variant
-from seqlm.proteins.mutations.errors import MutationError
+from seqlm.proteins.mutations.errors import MutationError, ResidueError
 from seqlm.proteins.mutations.in_chains import check_numbering_of, variant_named
 from seqlm.proteins.reading.columns import mutation_columns
 from seqlm.proteins.reading.counts import Counts
+from seqlm.proteins.reading.first_items import FirstItems
 from seqlm.proteins.reading.formats import table_of_proteins
 from seqlm.proteins.reading.policies import Kind, Reader
 from seqlm.proteins.reading.rejects import OF_MUTATIONS, Reject, rejected
@@ -18,7 +19,7 @@ from seqlm.training.data.source_file import note_once
 from seqlm.training.data.table_forms import Layout, TableForm
 from seqlm.training.data.table_rows import Cell, Problems, Table, TableUse
 
-from .records import Protein, nothing_used
+from .records import Protein, first_refused, nothing_used
 from .variant_scores import MASKED_MARGINALS, SCORES, score_of
 
 MUTATIONS = TableUse(
@@ -79,17 +80,34 @@ class MutationTable:
         names = [row.mutation for row in self._rows_of(protein)]
         check_numbering_of(names, protein, self._first_position)
 
-    def parsed(self, protein: Protein) -> Iterator[Variant | Reject]:
-        """Yield a variant for each row that names this protein or none, or a reject if it does not fit."""
+    def parsed(
+        self, protein: Protein, first_rows: FirstItems | None = None
+    ) -> Iterator[Variant | Reject]:
+        """Yield a variant for each row that names this protein or none, or a reject if it does not fit.
+
+        Args:
+            protein: wild type.
+            first_rows: count of the first rows of the table, which is continued; None counts none.
+
+        Raises:
+            ValueError: if the residues of all first rows are not those of their proteins.
+        """
         for row in self._rows_of(protein):
             try:
                 variant = variant_named(row.mutation, protein, self._first_position)
                 check_indels(variant, self._score)
             except MutationError as error:
-                yield self._rejected(row, error.kind, str(error))
+                found: Variant | Reject = self._rejected(row, error.kind, str(error))
+                is_refused = isinstance(error, ResidueError)
             else:
                 self._used.add(row.where)
-                yield variant
+                found = variant
+                is_refused = False
+            if first_rows is not None and first_rows.are_refused(is_refused):
+                first = next(iter(self._rejects.values()))
+                problem = "mutations have other residues than their proteins"
+                raise first_refused("inference.mutations", problem, first, Reader.INFERENCE)
+            yield found
 
     def of_others(self, proteins: set[str]) -> list[Reject]:
         """Return rejects of the rows that cannot be read, or name a protein other than these."""
@@ -131,8 +149,10 @@ def with_rejected_mutations(
 
     Raises:
         ValueError: if a mutation has no id although the input has several proteins, if mutations number the
-            residues of a protein in another way, or if none fits.
+            residues of a protein in another way, if the residues of all first ones are not those of their
+            proteins, or if none fits.
     """
+    first_rows = FirstItems()
     known = set[str]()
     num_proteins = 0
     for record in records:
@@ -141,7 +161,9 @@ def with_rejected_mutations(
             known.add(record.id)
             num_proteins += 1
             table.check_numbering(record)
-            yield from (found for found in table.parsed(record) if isinstance(found, Reject))
+            yield from (
+                found for found in table.parsed(record, first_rows) if isinstance(found, Reject)
+            )
     if num_proteins > 1 and table.has_rows_without_id:
         raise ValueError(
             f"inference.mutations: a row has no id, and the input has {num_proteins} proteins; give the "

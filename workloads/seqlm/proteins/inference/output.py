@@ -4,7 +4,7 @@ import glob
 import json
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from seqlm.launch.progress import parts_folder
-from seqlm.proteins.reading.policies import Kind
-from seqlm.proteins.reading.rejects import Reject, write_rejects
+from seqlm.proteins.reading.policies import Kind, Reader
+from seqlm.proteins.reading.rejects import Reject, join_rejects, write_rejects
 from seqlm.runs.inference_commands import PARQUET, inference_command
 from seqlm.runs.run_file import RunFile
 from seqlm.training.heartbeat import beat
@@ -25,7 +25,10 @@ from .output_file import output_file
 from .records import READERS, input_key, with_policies
 
 _REJECTS = b"rejects"
-"""Key of the rejects in the metadata of a part's table."""
+"""Key of the rejects in the metadata of a part's table, where earlier versions wrote them."""
+_LONGEST_TEXT = 2**31 - 1
+"""Largest number of bytes of a text in the metadata of a part. Arrow's default is smaller than the rejects of
+earlier versions."""
 _ROW_GROUP_ROWS = 4096
 
 
@@ -41,7 +44,8 @@ class Output:
         self.rejects = path.with_name(path.name + ".rejects.csv")
         self.summary = path.with_name(path.name + ".json")
         """File of the settings and totals."""
-        self._config = with_policies(config, READERS[command])
+        self._reader = READERS[command]
+        self._config = with_policies(config, self._reader)
         self._has_pictures = inference_command(command).draws
         self._companions = inference_command(command).companions
 
@@ -81,7 +85,11 @@ class Output:
         if any(written.get(name) != value for name, value in known.items()):
             return False
         # Earlier versions wrote no key of the input.
-        return "input_key" not in written or written["input_key"] == input_key(self._config)
+        if "input_key" not in written:
+            return True
+        # Earlier versions listed long proteins in the key as commands do that may shorten them.
+        readers = dict.fromkeys([self._reader, Reader.INFERENCE])
+        return any(written["input_key"] == input_key(self._config, one) for one in readers)
 
     def _has_key(self, key: str) -> bool:
         """Return whether the summary has this key."""
@@ -101,13 +109,26 @@ class Output:
     def write_part(self, name: str, table: pa.Table, rejects: Sequence[Reject]) -> None:
         """Write the file of a part, whole or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        listed = json.dumps([reject.cells for reject in rejects]).encode()
+        if rejects:
+            # First, because the table marks the part as complete.
+            write_rejects(self._rejects_of(name), rejects, has_header=False)
         partial = self.folder / f".{name}-{os.getpid()}"
-        metadata = {**(table.schema.metadata or {}), _REJECTS: listed}
-        pq.write_table(
-            table.replace_schema_metadata(metadata), partial, row_group_size=_ROW_GROUP_ROWS
-        )
+        pq.write_table(table, partial, row_group_size=_ROW_GROUP_ROWS)
         move_into_place(partial, self.folder / name)
+
+    def _rejects_of(self, name: str) -> Path:
+        """Return the file with the rejects of a part."""
+        return self.folder / f"{name}.rejects.csv"
+
+    def _write_earlier_rejects(self, name: str, metadata: Mapping[bytes, bytes]) -> None:
+        """Write the rejects that an earlier version has stored in the metadata of a part's table."""
+        if _REJECTS in metadata:
+            rejects = [
+                Reject(Kind(kind), where, reason)
+                for where, kind, reason in json.loads(metadata[_REJECTS])
+            ]
+            if rejects:
+                write_rejects(self._rejects_of(name), rejects, has_header=False)
 
     def join(self, names: Iterable[str], summary: dict[str, Any]) -> None:
         """Write the parts in their order as one file, and the summary and the rejects.
@@ -117,14 +138,16 @@ class Output:
         parts are deleted last.
         """
         partial = self.path.with_name(f".{self.path.name}-{os.getpid()}")
-        rejects: list[Reject] = []
+        rejects: list[Path] = []
         writer: pq.ParquetWriter | _CsvWriter | None = None
         for name in names:
             beat("joining the parts")
-            with pq.ParquetFile(self.folder / name) as part:
+            part_file = self.folder / name
+            with pq.ParquetFile(part_file, thrift_string_size_limit=_LONGEST_TEXT) as part:
                 schema = part.schema_arrow
-                for where, kind, reason in json.loads(schema.metadata[_REJECTS]):
-                    rejects.append(Reject(Kind(kind), where, reason))
+                self._write_earlier_rejects(name, schema.metadata or {})
+                if self._rejects_of(name).exists():
+                    rejects.append(self._rejects_of(name))
                 if writer is None:
                     writer = self._writer(partial, schema, summary)
                 for batch in part.iter_batches(_ROW_GROUP_ROWS):
@@ -135,7 +158,7 @@ class Output:
             old.unlink(missing_ok=True)
         write_whole(self.summary, json.dumps(summary, indent=2) + "\n")
         if rejects:
-            write_rejects(self.rejects, rejects)
+            join_rejects(self.rejects, rejects)
         move_into_place(partial, self.path)
         shutil.rmtree(self.folder)
 

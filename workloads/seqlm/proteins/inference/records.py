@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from seqlm.proteins.reading.chain_modes import ChainMode, chain_mode
 from seqlm.proteins.reading.chains import ChainSpan, Complex, choice_needed, joined, places_of
 from seqlm.proteins.reading.columns import Chosen, Role, chosen_columns
 from seqlm.proteins.reading.counts import Counts
+from seqlm.proteins.reading.first_items import FIRST_ITEMS, NO_PROTEIN_KINDS, FirstItems
 from seqlm.proteins.reading.formats import table_of_proteins
 from seqlm.proteins.reading.policies import Decision, Kind, Reader, decision
 from seqlm.proteins.reading.rejects import RecordError, Reject, rejected, stopped
@@ -47,6 +48,8 @@ POLL_SECONDS = 2.0
 """Seconds between two looks at a download of another process."""
 KEY_RESIDUES = 500_000
 """Residues that are hashed at once for the key of an input."""
+PART_REJECTS = 100_000
+"""Number of rejects after which a part ends, so that the memory of an input without proteins is bounded."""
 LENGTH_BYTES = 8
 """Bytes of a field's length in a hash."""
 READERS = {
@@ -178,19 +181,25 @@ def records_of(
             sequence_columns=inference.sequence_columns or sequence_columns,
             pairs_cells=mode is not None,
         )
+        place = f"inference.input: {location}"
         counts = Counts("proteins")
         first: Reject | None = None
+        first_records = FirstItems()
         for read in records:
             for protein in _with_mode(read, mode, reader):
                 record = _checked(protein, config, reader)
                 if isinstance(record, Reject):
                     counts.leave_out([record])
                     first = first or record
+                    is_no_protein = record.kind in NO_PROTEIN_KINDS
                 else:
                     counts.used += 1
+                    is_no_protein = False
+                if first_records.are_refused(is_no_protein):
+                    raise first_refused(place, "records are no proteins", first, reader)
                 yield record
         if not counts.used:
-            raise nothing_used(f"inference.input: {location}", counts, first, reader)
+            raise nothing_used(place, counts, first, reader)
 
 
 def mode_name(config: RunFile) -> str | None:
@@ -248,6 +257,23 @@ def nothing_used(place: str, counts: Counts, first: Reject | None, reader: Reade
             reader, Reject(Kind.NO_RECORD, place, f"got no {counts.what}; give at least one")
         )
     reason = f"nothing can be used. {counts.line()}, the first one at {first.text}"
+    return stopped(reader, Reject(Kind.NOTHING_USED, place, reason))
+
+
+def first_refused(place: str, problem: str, first: Reject | None, reader: Reader) -> RecordError:
+    """Return the error for an input of which the first items are all refused for one reason.
+
+    Args:
+        place: field of the run file and its value.
+        problem: items, and what is wrong with them.
+        first: first reject.
+        reader: command whose policies apply.
+    """
+    assert first is not None, "all first items are rejects"
+    reason = (
+        f"the first {FIRST_ITEMS:,} {problem}, so the rest is not read; correct the file. The first one is "
+        f"at {first.text}"
+    )
     return stopped(reader, Reject(Kind.NOTHING_USED, place, reason))
 
 
@@ -357,64 +383,98 @@ def _of_block(block: Block) -> Iterator[Protein | Complex | Reject]:
         yield Protein(name.decode(), np.frombuffer(protein, dtype=np.uint8), block.file)
 
 
-@dataclass
-class Part:
-    """Consecutive records of the input, the results of which are written together."""
-
-    number: int
-    """Position among the parts, from 0."""
-    proteins: list[Protein] = field(default_factory=list)
-    rejects: list[Reject] = field(default_factory=list)
-    num_residues: int = 0
-    """Residues of all proteins, long ones in full, without linkers."""
-    key: str = ""
-    """Hash of everything that the result of the part depends on."""
-
-
 @dataclass(frozen=True)
 class Planned:
     """Description of a part, without its proteins."""
 
     file: str
+    """Name of its result. It has the hash of everything that the result depends on."""
     num_proteins: int
     num_residues: int
+    """Residues of all proteins, long ones in full, without linkers."""
     num_rejects: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """Consecutive records of the input, the results of which are written together."""
+
+    number: int
+    """Position among the parts, from 0."""
+    proteins: list[Protein]
+    rejects: list[Reject]
+    planned: Planned
+    """Description of the part."""
+
+
+class _Cut:
+    """Counts and hash of the records of a part.
+
+    Args:
+        number: position among the parts, from 0.
+        settings: all values besides the records that the result depends on.
+    """
+
+    def __init__(self, number: int, settings: str) -> None:
+        self.number = number
+        self.num_proteins = 0
+        self.num_residues = 0
+        self.num_rejects = 0
+        self._digest = _digest(settings.encode())
+
+    def add(self, record: Protein | Reject) -> None:
+        """Add the next record."""
+        if isinstance(record, Reject):
+            self.num_rejects += 1
+            _add(self._digest, b"reject", *(cell.encode() for cell in record.cells))
+            return
+        self.num_proteins += 1
+        self.num_residues += record.num_residues
+        _add(self._digest, record.id.encode(), record.tokens.tobytes())
+        for span in record.chains:  # proteins of one chain keep their keys
+            _add(self._digest, span.name.encode(), f"{span.start}-{span.stop}".encode())
+
+    def is_full(self, num_residues: int) -> bool:
+        """Return whether the part ends here."""
+        return self.num_residues >= num_residues or self.num_rejects >= PART_REJECTS
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the part has no record."""
+        return self.num_proteins + self.num_rejects == 0
+
+    def planned(self) -> Planned:
+        """Return the description of the part."""
+        file = f"{self.number:06d}-{self._digest.hexdigest()}.parquet"
+        return Planned(file, self.num_proteins, self.num_residues, self.num_rejects)
 
 
 def cut(records: Iterable[Protein | Reject], num_residues: int, settings: str) -> Iterator[Part]:
     """Yield parts of at least ``num_residues``; the last one is shorter, and an only one may be empty.
+
+    A part also ends at ``PART_REJECTS``, so that a list of any length is written piece by piece.
 
     Args:
         records: records of the input.
         num_residues: number of residues after which a part ends.
         settings: all other values that the results depend on.
     """
-    part = Part(0)
-    digest = _digest(settings.encode())
+    found = _Cut(0, settings)
+    proteins: list[Protein] = []
+    rejects: list[Reject] = []
     for record in records:
         if isinstance(record, Reject):
-            part.rejects.append(record)
-            _add(digest, b"reject", *(cell.encode() for cell in record.cells))
-            continue
-        part.proteins.append(record)
-        part.num_residues += record.num_residues
-        _add(digest, record.id.encode(), record.tokens.tobytes())
-        for span in record.chains:  # proteins of one chain keep their keys
-            _add(digest, span.name.encode(), f"{span.start}-{span.stop}".encode())
-        if part.num_residues >= num_residues:
-            part.key = digest.hexdigest()
-            yield part
-            part = Part(part.number + 1)
-            digest = _digest(settings.encode())
-    if part.proteins or part.rejects or part.number == 0:
-        part.key = digest.hexdigest()
-        yield part
-
-
-def planned(part: Part) -> Planned:
-    """Return the description of a part."""
-    file = f"{part.number:06d}-{part.key}.parquet"
-    return Planned(file, len(part.proteins), part.num_residues, len(part.rejects))
+            rejects.append(record)
+        else:
+            proteins.append(record)
+        found.add(record)
+        if found.is_full(num_residues):
+            yield Part(found.number, proteins, rejects, found.planned())
+            found = _Cut(found.number + 1, settings)
+            proteins = []
+            rejects = []
+    if not found.is_empty or found.number == 0:
+        yield Part(found.number, proteins, rejects, found.planned())
 
 
 def key_of(plan: Iterable[Planned]) -> str:
@@ -422,9 +482,40 @@ def key_of(plan: Iterable[Planned]) -> str:
     return _digest("\n".join(part.file for part in plan).encode()).hexdigest()
 
 
-def input_key(config: RunFile) -> str:
-    """Return a hash of the whole input."""
-    return key_of(planned(part) for part in cut(records_of(config), KEY_RESIDUES, ""))
+class InputKey:
+    """Hash of a whole input, from its records."""
+
+    def __init__(self) -> None:
+        self._parts: list[Planned] = []
+        self._cut = _Cut(0, "")
+
+    def adding(self, records: Iterable[Protein | Reject]) -> Iterator[Protein | Reject]:
+        """Yield records, and add each of them."""
+        for record in records:
+            self._cut.add(record)
+            if self._cut.is_full(KEY_RESIDUES):
+                self._parts.append(self._cut.planned())
+                self._cut = _Cut(self._cut.number + 1, "")
+            yield record
+
+    @property
+    def value(self) -> str:
+        """Hash of the records that have been added."""
+        is_last = not self._cut.is_empty or self._cut.number == 0
+        return key_of([*self._parts, self._cut.planned()] if is_last else self._parts)
+
+
+def input_key(config: RunFile, reader: Reader) -> str:
+    """Return a hash of the whole input, which is read for it.
+
+    Args:
+        config: run file.
+        reader: command whose policies apply.
+    """
+    key = InputKey()
+    for _ in key.adding(records_of(config, reader=reader)):
+        pass
+    return key.value
 
 
 def _add(digest: hashlib.blake2b, *fields: bytes) -> None:

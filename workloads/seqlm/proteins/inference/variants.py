@@ -30,7 +30,7 @@ from seqlm.training.processes import Processes
 from .engine_probabilities import score_variants
 from .job import Command, Work
 from .mutation_table import read_mutations, with_rejected_mutations
-from .records import Protein, nothing_used, records_of
+from .records import Protein, nothing_used
 from .repeated_ids import Rows
 from .single_mutants import draw_heat_maps, write_positions
 from .structure_effects import write_effects
@@ -82,7 +82,7 @@ def variants(config: RunFile, here: Processes) -> None:
     scored = Counts("residues", is_listed=False)
 
     def records() -> Iterable[Protein | Reject]:
-        found: Iterable[Protein | Reject] = records_of(config)
+        found: Iterable[Protein | Reject] = command.records()
         if structure is not None:
             found = with_a_match(found, structure)
         if table is not None:

@@ -1,4 +1,4 @@
-"""Error of a name that is no variant of a protein."""
+"""Errors of names that are no variants of a protein."""
 
 from seqlm.proteins.reading.policies import Kind
 
@@ -13,3 +13,10 @@ class MutationError(ValueError):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class ResidueError(MutationError):
+    """A name with a residue that is not at its position in the protein."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, Kind.OTHER_PROTEIN)

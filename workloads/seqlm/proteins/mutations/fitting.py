@@ -10,7 +10,7 @@ from seqlm.training.strict_yaml import shown
 
 from .changes import Change, ChangeKind, Named
 from .edits import Edit, Variant, WildType, check_apart, edits_between
-from .errors import MutationError
+from .errors import MutationError, ResidueError
 from .names import Description, described
 
 FIRST_POSITION = "inference.first_position"
@@ -121,22 +121,20 @@ def _edit(change: Change, protein: WildType, first_position: int, field: str) ->
 def _check_residue(
     change: Change, named: Named, protein: WildType, first_position: int, field: str
 ) -> None:
-    """Raise MutationError if a residue that a change names is not there."""
+    """Raise ResidueError if a residue that a change names is not there."""
     length = len(protein.tokens)
     last_position = first_position + length - 1
     if not first_position <= named.number <= last_position:
-        raise MutationError(
+        raise ResidueError(
             f"{change.text}: position {named.number} is outside {protein.id}, which has the positions "
-            f"{first_position} to {last_position} ({field} is the number of its first residue)",
-            Kind.OTHER_PROTEIN,
+            f"{first_position} to {last_position} ({field} is the number of its first residue)"
         )
     there = TOKENS[int(protein.tokens[named.number - first_position])]
     if there != named.letter:
-        raise MutationError(
+        raise ResidueError(
             f"{change.text}: {protein.id} has {there} at position {named.number}, not "
             f"{named.letter}; is this the right protein, and is its first residue number {first_position} "
-            f"({field})?",
-            Kind.OTHER_PROTEIN,
+            f"({field})?"
         )
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import Counter
+from itertools import islice
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from seqlm.training.precision import select_precision
 from seqlm.training.processes import Processes
 from seqlm.training.records import RecordSplit, Split
 from seqlm.training.scoring import EVALUATION_SEED, Score, score_packs
+from seqlm.training.tracking.final_scores import scored_text
 from seqlm.training.tracking.progress import WorkProgress
 
 
@@ -116,12 +118,21 @@ def split_counts(config: RunFile, name: Split) -> list[Counts]:
     """Return the numbers of proteins and residues of a split that ``score_model`` scores."""
     split = ProteinSplit(config.data.path, name)
     _, lengths = split.draw(0, split.num_units, EVALUATION_SEED, 0)
+    if config.evaluate.packs:
+        shape = _shape(config, split)
+        packs = islice(ProteinStream(split, shape, EVALUATION_SEED).epoch(0), config.evaluate.packs)
+        lengths = lengths[np.concatenate([pack.units for pack in packs])]
     num_read = int(np.minimum(lengths, config.model.max_residues).sum())
-    num_others = split.num_records - split.num_units
+    num_others = split.num_records - len(lengths)
     return [
-        Counts("proteins", split.num_units, Counter({Kind.NOT_DRAWN: num_others})),
+        Counts("proteins", len(lengths), Counter({Kind.NOT_DRAWN: num_others})),
         Counts("residues", num_read, Counter({Kind.LONG: int(lengths.sum()) - num_read})),
     ]
+
+
+def _shape(config: RunFile, split: RecordSplit) -> PackShape:
+    """Return the shape of the packs in which a split is scored."""
+    return PackShape.of(split, config.train.tokens_per_pack, config.model.max_residues)
 
 
 def score_model(config: RunFile, here: Processes) -> dict[str, object]:
@@ -137,9 +148,13 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
         model = with_weights(starting_config(model_config), starting_weights(model_config, seed=0))
     model.to(here.device)
     dtype = select_precision(config.train, here.device, here).dtype
-    shape = PackShape.of(split, config.train.tokens_per_pack, config.model.max_residues)
+    shape = _shape(config, split)
     result = score(
-        model, split, Place(here, shape, dtype), mask_fraction=config.model.mask_fraction
+        model,
+        split,
+        Place(here, shape, dtype),
+        mask_fraction=config.model.mask_fraction,
+        num_packs=config.evaluate.packs,
     )
     scores: dict[str, object] = {
         "model": name,
@@ -149,6 +164,7 @@ def score_model(config: RunFile, here: Processes) -> dict[str, object]:
         **{key: result.values[key] for key in ("eval_loss", "perplexity", "eval_accuracy")},
         "predicted_residues": result.num_predicted,
         "proteins": result.num_records,
+        "scored": scored_text(result.num_records, split.num_units, split.records),
         "eval_runtime": result.seconds,
         "unigram_perplexity": unigram_perplexity(split),
     }

@@ -27,10 +27,12 @@ class Pretraining(Objective):
     splits = ProteinSplit
     streams = ProteinStream
     has_constant_passes = True
+    can_score_any_packs = True
 
     def __init__(self, config: RunFile) -> None:
         self.esm_config = starting_config(config.model)
         super().__init__(config, ProteinSplit(config.data.path, "train"), self.esm_config)
+        self.final_packs = config.evaluate.packs
 
     def on_meta(self) -> PackedModel:
         return on_meta(self.esm_config)

@@ -1,12 +1,12 @@
 """Records that cannot be used: each with its kind, its place and the reason."""
 
 import csv
-import io
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from seqlm.training.whole_file import write_whole
+from seqlm.training.whole_file import writing_whole
 
 from .policies import Decision, Kind, Reader, decision
 
@@ -78,10 +78,25 @@ def stopped(reader: Reader, reject: Reject) -> RecordError:
     return RecordError(reject.kind, reject.where, reject.reason)
 
 
-def write_rejects(path: Path, rejects: Iterable[Reject]) -> None:
-    """Write a table of rejects; it appears whole or not at all."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(reject.cells for reject in rejects)
-    write_whole(path, text.getvalue())
+def write_rejects(path: Path, rejects: Iterable[Reject], *, has_header: bool = True) -> None:
+    """Write a table of rejects; it appears whole or not at all.
+
+    Args:
+        path: file.
+        rejects: rows of the table.
+        has_header: whether the first line has the names of the columns.
+    """
+    with writing_whole(path) as new, new.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        if has_header:
+            writer.writerow(COLUMNS)
+        writer.writerows(reject.cells for reject in rejects)
+
+
+def join_rejects(path: Path, pieces: Iterable[Path]) -> None:
+    """Write a table of rejects from tables without a header; it appears whole or not at all."""
+    with writing_whole(path) as new, new.open("wb") as stream:
+        stream.write((",".join(COLUMNS) + "\n").encode())
+        for piece in pieces:
+            with piece.open("rb") as source:
+                shutil.copyfileobj(source, stream)

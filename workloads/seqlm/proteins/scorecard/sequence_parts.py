@@ -90,6 +90,9 @@ class Perplexity(Part):
         )
         if not command.here.is_first:
             return []
+        # A whole split has the digest of versions without a bound.
+        is_whole = found["proteins"] == split.num_units
+        bound = [] if is_whole else [config.evaluate.packs]
         data = f"{config.data.path}, split {config.evaluate.split}"
         masked = Row(
             name="perplexity",
@@ -104,6 +107,7 @@ class Perplexity(Part):
                 config.model.mask_fraction,
                 config.model.max_residues,
                 config.train.tokens_per_pack,
+                *bound,
             ),
         )
         number = self.prepared.pseudo_proteins

@@ -30,6 +30,8 @@ GRID_CELLS = 1 << CELL_BITS
 SPLIT_SALT = 0x455334D32D53504C
 """Seed of the hash of ids and clusters that decides on the splits. It does not change with the shuffle."""
 _INDEX_ENTRY_BYTES = 4
+INDEX_BYTES = _INDEX_ENTRY_BYTES * (GRID_CELLS + 1)
+"""Size of the index of a run."""
 _CELL_STARTS = np.arange(GRID_CELLS, dtype=np.uint64) << np.uint64(64 - CELL_BITS)
 
 
@@ -72,7 +74,7 @@ class Run:
     @property
     def rows_offset(self) -> int:
         """First byte of the rows in the file."""
-        return self.offset + _INDEX_ENTRY_BYTES * (GRID_CELLS + 1)
+        return self.offset + INDEX_BYTES
 
     def column_offset(self, column: int) -> int:
         """Return the first byte of a column in the file."""

@@ -92,6 +92,9 @@ class ReportContents:
             value = first_number(results.get(f"{name}_perplexity"))
             if value is not None:
                 notes.append(f"{name} {value:.2f}")
+        scored = results.get("scored")
+        if isinstance(scored, str):
+            notes.append(f"scored {scored}")
         test_accuracy = first_number(results.get("test_accuracy"))
         about = f"of {self.predicted}s" if test_accuracy is None else f"test {test_accuracy:.1%}"
         return [

@@ -2,12 +2,11 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import islice
 
-from ..packing import HostPack, PackStream, Position
+from ..packing import HostPack, PackRange, PackStream, PlannedPack, Position
 from .staging import AnyPack
 
 READ_AHEAD_STEPS = 2
@@ -75,28 +74,48 @@ class Steps(Iterator[StepPacks]):
                 return step
 
     def _growing(self, position: Position) -> Iterator[StepPacks]:
-        planned = self._stream.packs(position)
         previous: StepPacks | None = None
-        while True:
-            plans = list(islice(planned, self._packs_per_step))
-            packs = [pack for pack, _ in plans]
-            _, after = plans[-1]
+        for ranges in _by_step(self._stream.ranges(position), self._packs_per_step):
+            last = ranges[-1]
             step = StepPacks(
                 packs=[],
-                num_records=sum(len(pack.units) for pack in packs),
-                num_record_tokens=sum(pack.num_record_tokens for pack in packs),
-                num_attended_pairs=sum(pack.num_attended_pairs for pack in packs),
+                num_records=sum(one.num_records for one in ranges),
+                num_record_tokens=sum(one.num_record_tokens for one in ranges),
+                num_attended_pairs=sum(one.num_attended_pairs for one in ranges),
                 num_tokens=self._packs_per_step * self._stream.shape.num_tokens,
-                after=after,
+                after=last.position_after(last.stop - 1),
             )
             if previous is not None:
                 previous.following = step
             previous = step
             for turn in range(self.packs_per_process):
-                index = turn * self._world_size + self._rank
-                host = self._stream.load(packs[index] if index < len(packs) else None)
+                planned = self._pack_at(ranges, turn * self._world_size + self._rank)
+                host = self._stream.load(planned)
                 step.packs.append(host if self._stage is None else self._stage(host))
                 yield step
+
+    def _pack_at(self, ranges: Sequence[PackRange], number: int) -> PlannedPack | None:
+        """Return a pack of a step by its number, or None beyond the last one."""
+        for one in ranges:
+            if number < len(one):
+                return self._stream.pack(one.block, one.first + number)
+            number -= len(one)
+        return None
+
+
+def _by_step(ranges: Iterator[PackRange], packs_per_step: int) -> Iterator[list[PackRange]]:
+    """Yield the packs of each step."""
+    step: list[PackRange] = []
+    missing = packs_per_step
+    for left in ranges:
+        while left:
+            taken, left = left.split_at(missing)
+            step.append(taken)
+            missing -= len(taken)
+            if not missing:
+                yield step
+                step = []
+                missing = packs_per_step
 
 
 def step_packs(

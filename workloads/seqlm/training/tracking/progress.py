@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from seqlm.training.hardware import peak_flops, peak_memory_bytes
+from seqlm.training.packing import Position
 from seqlm.training.step.loader import StepPacks
 from seqlm.training.strict_yaml import shown
 
@@ -28,6 +29,10 @@ class Progress:
     epoch: int = 0
     pack: int = 0
     """Number of packs of the epoch that the run has consumed."""
+    block: int = 0
+    """Number of the block of the last of these packs, in the order of the epoch."""
+    block_packs: int = 0
+    """Number of packs of this block that the run has consumed. Old checkpoints lack both."""
     proteins: int = 0
     """Number of records that the run has trained on."""
     residues: int = 0
@@ -72,11 +77,18 @@ class Progress:
                 )
         return cls(**saved)
 
+    @property
+    def position(self) -> Position:
+        """Position in the data after the last step."""
+        return Position(self.epoch, self.pack, self.block, self.block_packs)
+
     def add(self, step: StepPacks) -> None:
         """Count a step."""
         self.step += 1
         self.epoch = step.after.epoch
         self.pack = step.after.pack
+        self.block = step.after.block
+        self.block_packs = step.after.block_packs
         self.proteins += step.num_records
         self.residues += step.num_record_tokens
         self.attended_pairs += step.num_attended_pairs

@@ -22,6 +22,7 @@ from seqlm.training.report.page import si
 from seqlm.training.whole_file import naming, write_whole
 
 from .mirror import Mirror, MlflowMirror, RunStatus, WandbMirror
+from .record_file import damaged, drop_after, parsed
 
 METRICS_FILE = "metrics.jsonl"
 RESULTS_FILE = "all_results.json"
@@ -43,8 +44,6 @@ _WRITTEN = (
 """Patterns of the files and folders in a run's folder, in the order in which they are printed."""
 PLAIN_LINE_EVERY_SECONDS = 30.0
 """Interval of progress lines if stderr is a file. A terminal gets a bar."""
-_MAX_SHOWN_CHARS = 80
-"""Length to which a damaged line is cut in a message."""
 
 
 class RunLog:
@@ -124,6 +123,11 @@ class RunLog:
         shown = [f", {name.replace('_', ' ')} {value}" for name, value in values.items()]
         self._progress.say(f"step {step}: {text}{''.join(shown)}")
 
+    def say(self, text: str) -> None:
+        """Print a line that is not recorded."""
+        if self._enabled:
+            self._progress.say(text)
+
     def truncate_after(self, step: int) -> int:
         """Drop the lines of a crashed start beyond ``step``, so that the record has each step once.
 
@@ -139,17 +143,10 @@ class RunLog:
             return 0
         assert self._stream is not None, "truncate_after comes before close"
         self._stream.close()
-        lines = read_metrics(self._path)
-        kept = [line for line in lines if line["step"] <= step]
-        if step == 0:
-            # The run starts again, and scores its start again.
-            kept = [line for line in kept if line["kind"] != "eval"]
-        if step == self._max_steps:
-            kept = _without_final_scores(kept, step)
-        write_whole(self._path, "".join(_json_line(line) for line in kept))
+        lost = drop_after(self._path, step, is_last=step == self._max_steps)
         self._stream = self._path.open("a", encoding="utf-8")
         self._progress.start_at(step)
-        return max([0, *(line["step"] - step for line in lines)])
+        return lost
 
     def close(self, status: RunStatus = "FINISHED") -> None:
         """End the record, and mark its copies with the status. A second call has no effect."""
@@ -188,17 +185,6 @@ class RunLog:
             self.failure = error
 
 
-def _without_final_scores(lines: list[dict[str, Any]], step: int) -> list[dict[str, Any]]:
-    """Leave out the evaluations that follow the checkpoint of a step."""
-    kept = []
-    is_saved = False
-    for line in lines:
-        is_saved = is_saved or (line.get("event") == "checkpoint" and line["step"] == step)
-        if not (is_saved and line["kind"] == "eval"):
-            kept.append(line)
-    return kept
-
-
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return every complete line of ``metrics.jsonl``, without a last line that a kill cut short.
 
@@ -211,17 +197,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for number, text in enumerate(text_lines, start=1):
         if not text.strip():
             continue
-        try:
-            line = json.loads(text)
-        except json.JSONDecodeError:
-            line = None
-        if isinstance(line, dict) and isinstance(line.get("step"), int) and "kind" in line:
+        line = parsed(text)
+        if line is not None:
             lines.append(line)
         elif number < len(text_lines):
-            raise ValueError(
-                f"{path}:{number}: got {text[:_MAX_SHOWN_CHARS]!r}; expected a JSON object with kind and "
-                "step; delete that line to continue without it"
-            )
+            raise damaged(path, number, text)
     return lines
 
 

@@ -100,7 +100,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     Processes that later tests start inherit an ignored or blocked signal, and cannot be stopped by it.
     """
     yield
-    before, after = item.stash[HANDLERS], _handlers()
+    before = item.stash[HANDLERS]
+    after = _handlers()
     item.stash[HANDLERS] = after
     assert after == before
 

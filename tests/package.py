@@ -63,7 +63,8 @@ def installed_package() -> Package:
 
 def _build(folder: Path, package: Package) -> None:
     """Build the wheel by way of the sdist, and install it without ``..`` on any path."""
-    archives, place = package.archives, package.bin.parent
+    archives = package.archives
+    place = package.bin.parent
     source = ["--no-build-isolation", "--python", sys.executable, "--out-dir", str(archives)]
     for command in (
         [UV, "build", "--offline", "--no-progress", *source, str(REPOSITORY)],

@@ -265,7 +265,8 @@ def test_train_fine_tune_embed_and_serve(tmp_path: Path) -> None:
     assert str(tmp_path / "runs/tuned/report.html") in told
     assert (tmp_path / "runs/tuned/adapter/adapter_model.safetensors").exists()
 
-    fasta, table = tmp_path / "own.fasta", tmp_path / "own.parquet"
+    fasta = tmp_path / "own.fasta"
+    table = tmp_path / "own.parquet"
     fasta.write_text(">P1\nMKVLAGGW\n>P2\nMSTNPKPQRK\n")
     inference = f"inference.input=[{fasta}] inference.model={model} inference.output={table}"
     done("embed", f"ARGS={runs} {inference}")

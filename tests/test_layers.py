@@ -79,7 +79,8 @@ OF_OTHERS = {
     "seqlm.training.tracking.training_metrics",
 }
 """Modules that import optional packages of others by name."""
-MAX_LINES, MAX_MODULES = 600, 26
+MAX_LINES = 600
+MAX_MODULES = 26
 
 
 def module_of(file: str) -> str:
@@ -158,7 +159,8 @@ def is_allowed(module: str, other: str) -> bool:
         return any(other == name or other.startswith(f"{name}.") for name in FOLDERS[folder])
     if folder != "seqlm":
         return True
-    (place, package), (other_place, other_package) = layer_of(module), layer_of(other)
+    place, package = layer_of(module)
+    other_place, other_package = layer_of(other)
     if package == LAUNCH and other_place == RECORDS:
         return False
     if place == other_place:

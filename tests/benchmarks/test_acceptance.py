@@ -88,7 +88,8 @@ def test_case(case: Case, settings: Settings) -> None:
     found = STAGES[case.stage].run(case, settings)
     json.dumps(found)
     if case.stage == "speed":
-        one, recipe = found["one_pack_steps"], found["recipe"]
+        one = found["one_pack_steps"]
+        recipe = found["recipe"]
         assert (one["steps"], recipe["steps"]) == (1, 1)
         assert recipe["is_computed"] == (case.size not in ("8M", "35M", "150M"))
         assert 0.5 < one["fill"] <= 1 and recipe["residues_per_second"] > 0
@@ -244,7 +245,8 @@ def test_report_writes_a_table_for_each_device(
         line("CPU", "machine", "measured", 1e12, rehearsal=True),
         line("CPU", "machine", "failed", 2e12),
     ]
-    file, document = tmp_path / "lines.jsonl", tmp_path / "page.md"
+    file = tmp_path / "lines.jsonl"
+    document = tmp_path / "page.md"
     file.write_text("\n".join(map(json.dumps, lines)) + '\n{"cut off')
     document.write_text(
         "Before\n<!-- acceptance:ceilings -->\nold\n<!-- /acceptance:ceilings -->\nAfter\n"

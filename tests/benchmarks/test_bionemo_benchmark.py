@@ -24,7 +24,9 @@ def test_steps_are_measured_and_ours_beside_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(make_packages(tmp_path / "packages"))
-    data, ours, out = tmp_path / "data", tmp_path / "ours.jsonl", tmp_path / "out.json"
+    data = tmp_path / "data"
+    ours = tmp_path / "ours.jsonl"
+    out = tmp_path / "out.json"
     speed = {"stage": "speed", "size": "8M", "device": "cpu", "data": "x/data"}
     lines = [
         {**speed, "figures": {"one_pack_steps": {"residues_per_second": rate}}}

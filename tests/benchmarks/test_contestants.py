@@ -198,7 +198,8 @@ def test_contestants_train_the_same_when_parked(
 
 def test_figures_of_windows() -> None:
     """Rates are medians; MFU is a share of the ceiling here; skipped and recomputed work show in executed."""
-    model, device = ModelConfig(size="8M"), torch.device("cpu")
+    model = ModelConfig(size="8M")
+    device = torch.device("cpu")
     windows = [
         Window(2.0, 4, proteins=40, residues=8_000, attended_pairs=1_632_160, slots=8192, loss=3.0),
         Window(4.0, 4, proteins=40, residues=8_000, attended_pairs=1_632_160, slots=8192, loss=2.9),
@@ -230,7 +231,8 @@ def test_pack_and_optimizer_are_timed_separately() -> None:
 
 
 def test_verdict_of_a_comparison() -> None:
-    ours, theirs = [window(1.0, 1), window(1.0, 1)], [window(2.0, 1), window(4.0, 1)]
+    ours = [window(1.0, 1), window(1.0, 1)]
+    theirs = [window(2.0, 1), window(4.0, 1)]
     windows = {"guidance": theirs, "ours": ours}
     passed = compared(windows, {"guidance": 2.5, "tuned": 9.0}, {"tuned": "out of memory: tuned"})
     assert passed["ratios"]["guidance"] == {"median": 3.0, "min": 2.0, "max": 4.0}

@@ -26,7 +26,8 @@ def main(model: str, fasta: str, output: str) -> None:
         use_half_precision=False,
         device=torch.device("cpu"),
     )
-    found, records = {}, read_FASTA(Path(fasta))
+    found = {}
+    records = read_FASTA(Path(fasta))
     # In a new folder, because biotrainer reuses files by the last part of the model's path.
     with tempfile.TemporaryDirectory() as folder:
         for kind, protocol in PROTOCOLS.items():

@@ -29,9 +29,11 @@ def test_embeddings_are_those_of_biotrainer(tmp_path: Path) -> None:
     command = [str(PYTHON), script, str(model), str(fasta), str(tmp_path / "theirs.npz")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
-    theirs, ours = np.load(tmp_path / "theirs.npz"), load(str(model), precision="fp32")
+    theirs = np.load(tmp_path / "theirs.npz")
+    ours = load(str(model), precision="fp32")
     assert len(theirs.files) == 2 * len(proteins)
-    means, residues = ours.embed(proteins), ours.embed(proteins, pooling="none")
+    means = ours.embed(proteins)
+    residues = ours.embed(proteins, pooling="none")
     for name, mean, each in zip(proteins, means, residues, strict=True):
         np.testing.assert_allclose(theirs[f"reduced/{name}"], mean, atol=1e-5)
         np.testing.assert_allclose(theirs[f"residues/{name}"], each, atol=1e-5)

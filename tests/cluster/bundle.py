@@ -85,7 +85,8 @@ def write_downloads(folder: Path) -> None:
             for program, path in programs.items():
                 content = Path(path).read_bytes()
                 member = tarfile.TarInfo(f"{stem}/{program}")
-                member.size, member.mode = len(content), 0o755
+                member.size = len(content)
+                member.mode = 0o755
                 archive.addfile(member, io.BytesIO(content))
 
 

@@ -19,7 +19,9 @@ from tests.cluster.island import Island
 from tests.cluster.machine import Machine
 from tests.cluster.patience import wait_until
 
-CONTROLLER_NUMBER, LOGIN_NUMBER, FIRST_WORKER_NUMBER = 10, 15, 20
+CONTROLLER_NUMBER = 10
+LOGIN_NUMBER = 15
+FIRST_WORKER_NUMBER = 20
 RESOURCE_CONFIG = "/opt/ml/config/resource_config.json"
 _PARAMETERS = "/opt/ml/config/provisioning_parameters.json"
 Answer = TypeVar("Answer")

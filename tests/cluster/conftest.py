@@ -22,7 +22,8 @@ from tests.workloads.conftest import family, prepared, tiny_config, tiny_model
 __all__ = ["family", "home", "prepared", "tiny_config", "tiny_model", "uninterrupted"]
 NUM_WORKERS = 3
 # Whether there is a cluster comes first, and what does harm to it last, though it is repaired each time.
-FIRST, LAST = ("test_from_nothing.py", "test_second_run.py"), ("test_failures.py",)
+FIRST = ("test_from_nothing.py", "test_second_run.py")
+LAST = ("test_failures.py",)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

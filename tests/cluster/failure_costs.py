@@ -48,11 +48,13 @@ class Training:
 
     def __init__(self, cluster: Cluster, home: Path, interval: int) -> None:
         name = f"saving-{interval}"
-        self._cluster, self._interval = cluster, interval
+        self._cluster = cluster
+        self._interval = interval
         self._metrics = home / "runs" / name / "metrics.jsonl"
         endless = "train.max_steps=1000000", f"train.save_every_steps={interval}", "--time=6:00:00"
         job = submit(cluster, f"name={name}", *endless, f"--hang-seconds={HANG_SECONDS}")
-        self._job, self._log = job["job"], log_of(cluster, job)
+        self._job = job["job"]
+        self._log = log_of(cluster, job)
 
     def cost_of(self, failure: str, cause: Callable[[], float]) -> Cost:
         """Let it fail half an interval behind a checkpoint, and wait for a step of its next start."""
@@ -86,7 +88,8 @@ class Training:
 
     def reach_time_limit(self) -> float:
         """Return the time at which the processes get the signal; Slurm takes up to half a minute."""
-        told, restarts = len(self._events("stopped by SIGTERM")), self._restarts()
+        told = len(self._events("stopped by SIGTERM"))
+        restarts = self._restarts()
         self._limit("6", user=USER)
         wait_until(
             lambda: len(self._events("stopped by SIGTERM")) > told, "Slurm's signal", seconds=120

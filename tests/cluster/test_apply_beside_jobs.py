@@ -69,7 +69,8 @@ def state(controller: Machine, job_id: str) -> str:
 def test_a_node_that_failed_is_held_reached_again_and_given_back(
     cluster: Cluster, bucket: ArtifactBucket, settings: dict[str, Any], beside: str
 ) -> None:
-    controller, broken = cluster.controller, cluster.workers[0]
+    controller = cluster.controller
+    broken = cluster.workers[0]
     # Somebody else has the number that the new user is to have.
     broken.run(["useradd", "--uid", "2999", "squatter"])
     prefix = bucket.publish(with_user(settings, "newcomer", 2999))

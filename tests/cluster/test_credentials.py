@@ -24,7 +24,8 @@ CURL = (
     "--output",
     "/dev/null",
 )
-REFUSED, NO_ANSWER = 7, 28
+REFUSED = 7
+NO_ANSWER = 28
 # A namespace that is bridged as Docker bridges containers: what it sends is forwarded, and has no owner.
 _CONTAINER = """
 ip netns add container

@@ -31,7 +31,8 @@ def test_slurms_daemons_write_to_the_new_log_after_a_rotation(
     cluster: Cluster, lifecycle: Lifecycle
 ) -> None:
     """HyperPod's image has no rotation of its own, unlike Debian's packages. The second time compresses."""
-    controller, log = cluster.controller, "/var/log/slurm/slurmctld.log"
+    controller = cluster.controller
+    log = "/var/log/slurm/slurmctld.log"
     controller.run(["rm", "--force", "/etc/logrotate.d/slurmctld", "/etc/logrotate.d/slurmdbd"])
     assert "/etc/logrotate.d/cluster-logs" in lifecycle.run(controller).output
     for word in ("first", "second"):

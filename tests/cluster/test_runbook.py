@@ -12,7 +12,9 @@ from tests.cluster.patience import wait_until
 from tests.tools.documents.document_commands import blocks
 
 RUNBOOK = (Path(__file__).parents[2] / "docs/runbook.md").read_text()
-DONE, WAITING, LATER = "before-the-patch", "waits-since-before", "after-the-patch"
+DONE = "before-the-patch"
+WAITING = "waits-since-before"
+LATER = "after-the-patch"
 # What a patch leaves: services that the image sets up anew, on an empty database and without a queue.
 NEW_ROOT_VOLUME = """
 systemctl stop slurmctld slurmdbd

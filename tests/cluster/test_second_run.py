@@ -34,7 +34,8 @@ def test_a_second_run_changes_nothing(cluster: Cluster, lifecycle: Lifecycle) ->
 def test_a_new_node_runs_the_version_that_the_object_names(
     cluster: Cluster, lifecycle: Lifecycle, bucket: ArtifactBucket
 ) -> None:
-    version, key = f"s3://{BUCKET}/{lifecycle.prefix}", "lifecycle/current"
+    version = f"s3://{BUCKET}/{lifecycle.prefix}"
+    key = "lifecycle/current"
     entry = entry_script("us-west-2", f"s3://{BUCKET}/{key}", "on_init_complete.sh")
     bucket.put(key, version.encode())
     result = cluster.login.run(

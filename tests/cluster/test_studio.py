@@ -39,12 +39,14 @@ STUDIO = {
         {"name": "ben", "cluster_user": "ben"},
     ],
 }
-DOMAIN, FILE_SYSTEM = "d-0123456789ab", "fs-0123456789abcdef0"
+DOMAIN = "d-0123456789ab"
+FILE_SYSTEM = "fs-0123456789abcdef0"
 MOUNT = f"/mnt/custom-file-systems/fsx_lustre/{FILE_SYSTEM}"
 SCRIPTS = REPOSITORY / "lifecycle" / "studio"
 SPACE_NUMBER = 90
-SPACE_USER, AT_HOME = "sagemaker-user", {"HOME": "/home/sagemaker-user"}
+SPACE_USER = "sagemaker-user"
 """In a real space the user has another number, which is 200001 outside of its container."""
+AT_HOME = {"HOME": "/home/sagemaker-user"}
 # The space's image knows nothing of Slurm and munge.
 _FORGET = """
 rm -rf /opt/slurm /etc/slurm /usr/lib/x86_64-linux-gnu/slurm-wlm /usr/lib/x86_64-linux-gnu/slurm
@@ -348,7 +350,8 @@ def test_other_spaces_submit_through_systems_manager(
         in session_document(studied, "ben")["properties"]["linux"]["commands"]
     )
     files = write_files(controller, space_settings("ben", person), "/tmp/space/files")
-    root, folder = "/tmp/space/root", f"/tmp/space/root{MOUNT}"
+    root = "/tmp/space/root"
+    folder = f"/tmp/space/root{MOUNT}"
     controller.run(
         [
             "mkdir",

@@ -48,7 +48,8 @@ def predicted(cluster: Cluster, home: Path, results: dict[str, Any]) -> dict[str
         "".join(f">X{n}\n{'MKVLAAGIVG' * 12}\n" for n in range(NUM_OTHERS))
     )
     job = submit(cluster, *TASK, *PREDICT, stage="predict", nodes="1")
-    output, log = home / "runs/tuned/predictions.csv", log_of(cluster, job)
+    output = home / "runs/tuned/predictions.csv"
+    log = log_of(cluster, job)
     assert job["results"] == f"{HOME}/runs/tuned/predictions.csv"
     wait_until(
         lambda: complete_parts(output.parent, str(output)) > 1,
@@ -78,7 +79,8 @@ def test_everything_is_fetched_and_fits_together(
     )
     model = AutoModelForSequenceClassification.from_pretrained(run / "model")
     assert model.config.id2label == {0: "membrane"}
-    table, answers = rows(home / "table.csv"), rows(run / "predictions.csv")
+    table = rows(home / "table.csv")
+    answers = rows(run / "predictions.csv")
     names = [row["id"] for row in table] + [f"X{n}" for n in range(NUM_OTHERS)]
     assert [answer["id"] for answer in answers] == names
     # Those of the run's own test split, which were computed at its end.

@@ -27,7 +27,8 @@ from tests.workloads.bionemo.stand_in_bionemo import STEP_SECONDS, make_packages
 from tests.workloads.training.training_runs import lines
 
 PROCESS = "seqlm.commands.train_bionemo --config"
-NUM_STEPS, SAVE_EVERY = 80, 10
+NUM_STEPS = 80
+SAVE_EVERY = 10
 RUN = (
     *("name=stand-in", "model.init_from=null", f"train.max_steps={NUM_STEPS}"),
     *(
@@ -63,7 +64,8 @@ def test_resumes_from_bionemos_checkpoint(
     cluster: Cluster, home: Path, job: dict[str, str]
 ) -> None:
     """After the death of a process, and after a time limit, where it saves first."""
-    run_dir, log = home / "runs/stand-in", log_of(cluster, job)
+    run_dir = home / "runs/stand-in"
+    log = log_of(cluster, job)
     reach(run_dir, SAVE_EVERY, log)
     nodes = nodes_of(cluster, job["job"])
     nodes[-1].run(["pkill", "--signal=KILL", "--newest", "--full", PROCESS])

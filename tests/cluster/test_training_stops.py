@@ -37,7 +37,8 @@ from tests.cluster.training import (
 )
 from tests.workloads.training.training_runs import lines, losses
 
-TRAIN, AGENT = r"-m seqlm train ", r"-m seqlm\.launch\.node_agent "
+TRAIN = r"-m seqlm train "
+AGENT = r"-m seqlm\.launch\.node_agent "
 HANG_SECONDS = 15
 SECONDS_TO_SCRAPE = 180
 """Interval of queries to Slurm for jobs, and to a job for its metrics."""
@@ -98,7 +99,8 @@ class Jobs:
             seconds=240,
             pause_seconds=0.5,
         )
-        (training,), (process,) = processes_of(node, TRAIN), processes_of(node, module)
+        (training,) = processes_of(node, TRAIN)
+        (process,) = processes_of(node, module)
         step = newest_checkpoint(self.run_dir) + SAVE_EVERY
         what = [f"{HOME}/runs/harmed", str(step), str(step + 2), signal, process]
         node.run(["sh", "-c", SIGNAL_BEHIND, "sh", *what], seconds=240)
@@ -115,7 +117,9 @@ def through_its_limit(
     cluster: Cluster, home: Path, workspace: MetricsWorkspace, limited: dict[str, str]
 ) -> dict[str, Any]:
     """Let a run reach its time limit and resume, cancel it once it is scraped, and return the metrics."""
-    job, run_dir, log = limited["job"], home / "runs/limited", log_of(cluster, limited)
+    job = limited["job"]
+    run_dir = home / "runs/limited"
+    log = log_of(cluster, limited)
     wait_until(lambda: newest_checkpoint(run_dir) >= SAVE_EVERY, "a checkpoint", seconds=240)
     # The owner shortens the limit, so that Slurm's signal, 300 s before it, is due now instead of in hours.
     cluster.login.run(["scontrol", "update", f"JobId={job}", "TimeLimit=6"], user=USER)
@@ -222,7 +226,8 @@ def test_at_the_time_limit_it_saves_and_resumes(cluster: Cluster, home: Path, jo
     told = jobs.told.result(timeout=400)
     assert told["metric"]["role"] == "worker" and float(told["value"][1]) > 0
     assert told["metric"]["instance"] in {machine.hostname for machine in cluster.workers}
-    run_dir, log = home / "runs" / "limited", log_of(cluster, jobs.limited).read_text()
+    run_dir = home / "runs" / "limited"
+    log = log_of(cluster, jobs.limited).read_text()
     saved = re.search(
         r"saved on SIGUSR1; the newest checkpoint is of step (\d+)\n.*the time limit is near", log
     )
@@ -242,7 +247,8 @@ def test_a_job_that_lacks_a_node_waits_for_the_new_one_which_is_scraped(
     """Meanwhile, training continues on the remaining node."""
     lost = jobs.dead
     assert lost
-    login, new = cluster.login, cluster.replace(lost)
+    login = cluster.login
+    new = cluster.replace(lost)
     jobs.dead = None
     assert new.address != lost.address
     options = ["--parsable", "--partition=gpu", "--nodes=3", "--output=/fsx/waited"]

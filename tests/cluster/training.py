@@ -21,9 +21,12 @@ from tests.cluster.patience import wait_until
 from tests.cluster.test_users import as_user
 from tests.workloads.training.training_runs import Losses, losses, start_training
 
-USER, UID, GID = "ada", 2001, 3000
+USER = "ada"
+UID = 2001
+GID = 3000
 HOME = f"/fsx/home/{USER}/esm2"
-NUM_STEPS, SAVE_EVERY = 160, 20
+NUM_STEPS = 160
+SAVE_EVERY = 20
 TRAINING = "seqlm train --config"
 """In the command line of training processes alone."""
 # Several nodes share this computer's cores. MLflow, whose import takes seconds, is not there: see home.

@@ -93,7 +93,9 @@ def test_a_thousand_p5_nodes_fit_into_a_new_vpc() -> None:
 
 
 def test_a_zone_added_at_the_end_moves_nothing() -> None:
-    one, two, three = plan(1), plan(2), plan(3)
+    one = plan(1)
+    two = plan(2)
+    three = plan(3)
 
     assert three.private[:2] == two.private
     assert two.private[:1] == one.private

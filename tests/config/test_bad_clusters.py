@@ -26,7 +26,8 @@ CASES: list[dict[str, Any]] = [
 
 
 def test_errors_are_exact(tmp_path: Path) -> None:
-    path, found = tmp_path / "cluster.yaml", {}
+    path = tmp_path / "cluster.yaml"
+    found = {}
     for case in CASES:
         made = document(case["base"], case["changes"])
         path.write_text(yaml.dump(made, Dumper=yaml.CSafeDumper, allow_unicode=True), "utf-8")

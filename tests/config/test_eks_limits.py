@@ -51,7 +51,8 @@ def setting(section: str, name: str) -> dict[str, Any]:
     ],
 )
 def test_ranges_of_numbers_match_sagemaker_s(section: str, name: str, theirs: str) -> None:
-    ours, limits = setting(section, name), shape("sagemaker", theirs).metadata
+    ours = setting(section, name)
+    limits = shape("sagemaker", theirs).metadata
     assert (ours["minimum"], ours["maximum"]) == (limits["min"], limits["max"])
 
 

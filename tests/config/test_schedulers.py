@@ -17,7 +17,8 @@ from config.slurm_cluster import SlurmCluster
 from tests.config.cluster_documents import document
 from tests.config.test_good_clusters import SHIPPED
 
-SLURM, EKS = Path("clusters/slurm.yaml"), Path("clusters/eks.yaml")
+SLURM = Path("clusters/slurm.yaml")
+EKS = Path("clusters/eks.yaml")
 
 
 def test_each_kind_is_read_as_its_own() -> None:

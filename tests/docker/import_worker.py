@@ -45,7 +45,8 @@ class Worker:
     """Its programs log how they were called."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.fsx = folder, folder / "fsx"
+        self.folder = folder
+        self.fsx = folder / "fsx"
         self.images = self.fsx / "images"
         self.file = self.images / NAME
         (folder / "bin").mkdir(parents=True)

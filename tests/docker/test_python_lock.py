@@ -165,7 +165,8 @@ def pins() -> dict[str, str]:
 
 
 def test_developers_lock_holds_all_pins_but_torch() -> None:
-    wanted, locked = pins(), lock(".")
+    wanted = pins()
+    locked = lock(".")
     del wanted["torch"]
     assert wanted == {name: locked.get(name) for name in wanted}, "run: make lock"
     assert "torch" not in locked

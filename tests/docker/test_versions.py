@@ -30,7 +30,8 @@ def test_code_runs_on_this_torch() -> None:
 
 
 def test_document_names_the_versions() -> None:
-    base, installer = VERSIONS["base"], VERSIONS["efa_installer"]
+    base = VERSIONS["base"]
+    installer = VERSIONS["efa_installer"]
     for value in (base["tag"], base["digest"], base["torch"], installer["sha256"]):
         assert value in DOCUMENT, value
     for name in ("version", "libfabric", "aws_ofi_nccl"):

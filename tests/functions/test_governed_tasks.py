@@ -12,7 +12,8 @@ from botocore.stub import Stubber
 
 from functions.task_governance import index
 
-ID, START = "abcdefghij12", 1_000_000.0
+ID = "abcdefghij12"
+START = 1_000_000.0
 CLUSTER_ARN = "arn:aws:sagemaker:us-west-2:123456789012:cluster/cluster12345"
 QUOTA = {
     "Name": "esm2-eks-proteins",

@@ -15,7 +15,8 @@ from functions.grafana_contents import index
 from tests.functions.conftest import stubbed
 from tests.functions.grafana_api import TOKEN, Grafana, answering
 
-WORKSPACE, START = "g-0123456789", 1_000_000.0
+WORKSPACE = "g-0123456789"
+START = 1_000_000.0
 ADA = "user/0a1b2c3d-0000-1111-2222-333344445555"
 TEAM = "group/9067f2a1b2-0a1b2c3d-0000-1111-2222-333344445556"
 SOURCES = [

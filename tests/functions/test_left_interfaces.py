@@ -9,7 +9,9 @@ from botocore.stub import Stubber
 
 from functions.pod_interfaces import index
 
-CLUSTER, GROUP, START = "esm2-eks", "sg-0123456789abcdef0", 1_000_000.0
+CLUSTER = "esm2-eks"
+GROUP = "sg-0123456789abcdef0"
+START = 1_000_000.0
 
 
 @pytest.fixture(autouse=True)

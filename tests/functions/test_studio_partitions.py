@@ -14,7 +14,8 @@ from botocore.stub import Stubber
 from functions.studio_partitions import index
 from tests.functions.conftest import SESSION
 
-DOMAIN, FILE_SYSTEM = "d-0123456789ab", "fs-0123456789abcdef0"
+DOMAIN = "d-0123456789ab"
+FILE_SYSTEM = "fs-0123456789abcdef0"
 QUEUE = "https://sqs.us-west-2.amazonaws.com/123456789012/requests.fifo"
 
 

@@ -107,7 +107,8 @@ def _cut(data: bytes, chance: random.Random, pieces: Sequence[bytes]) -> bytes:
 
 def _swap_lines(data: bytes, chance: random.Random, pieces: Sequence[bytes]) -> bytes:
     lines = data.split(b"\n")
-    one, two = chance.randrange(len(lines)), chance.randrange(len(lines))
+    one = chance.randrange(len(lines))
+    two = chance.randrange(len(lines))
     lines[one], lines[two] = lines[two], lines[one]
     return b"\n".join(lines)
 

@@ -150,7 +150,8 @@ def request(rng: random.Random) -> tuple[str, str, bytes, dict[str, str]]:
         body = mutated(rng, body)
     elif kind < 0.85:
         document = structured(rng) if rng.random() < 0.3 else {"proteins": structured(rng)}
-        media_type, body = JSON, json.dumps(document).encode()
+        media_type = JSON
+        body = json.dumps(document).encode()
     else:
         body = rng.randbytes(rng.choice([0, 10, 1000, 30_000]))
     headers = {"Content-Type": media_type}

@@ -54,7 +54,8 @@ length, and grows by a few percent while new lengths come. That would hide what 
 def is_constant(figures: Sequence[float]) -> bool:
     """Whether the last of five parts is at most ``GROWTH`` above the second; the first is the warm-up."""
     part = len(figures) // 5
-    before, after = statistics.median(figures[part : 2 * part]), statistics.median(figures[-part:])
+    before = statistics.median(figures[part : 2 * part])
+    after = statistics.median(figures[-part:])
     return after <= (1 + GROWTH) * before
 
 

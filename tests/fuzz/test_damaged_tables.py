@@ -70,7 +70,8 @@ def test_prepared_or_refused(rounds, tmp_path: Path, run_file: Path) -> None:
         name = chance.choice(list(TABLES))
         content = mutated(chance.choice(TABLES[name]), chance)
         if chance.random() < 0.2:
-            name, content = f"{name}.gz", gzip.compress(content, mtime=0)
+            name = f"{name}.gz"
+            content = gzip.compress(content, mtime=0)
             content = mutated(content, chance) if chance.random() < 0.7 else content + b"junk"
         overrides = [f"task.table={tmp_path / name}"]
         (tmp_path / name).write_bytes(content)
@@ -95,7 +96,8 @@ def test_parquet_is_read_or_refused(rounds, tmp_path: Path, run_file: Path) -> N
         for n, name in enumerate(("id", "sequence", "fold", "y"))
     }
     pq.write_table(pa.table(columns), tmp_path / "whole.parquet")
-    whole, path = (tmp_path / "whole.parquet").read_bytes(), tmp_path / "t.parquet"
+    whole = (tmp_path / "whole.parquet").read_bytes()
+    path = tmp_path / "t.parquet"
     config = load_config(run_file, [f"task.table={path}"])
     for chance in rounds(60):
         path.write_bytes(mutated(whole, chance))
@@ -133,7 +135,8 @@ def test_conversations_are_read_or_refused(rounds, tmp_path: Path) -> None:
         name = chance.choice(list(CHATS))
         content = mutated(chance.choice(CHATS[name]), chance)
         if chance.random() < 0.2 and name != "t.csv":
-            name, content = f"{name}.gz", mutated(gzip.compress(content, mtime=0), chance)
+            name = f"{name}.gz"
+            content = mutated(gzip.compress(content, mtime=0), chance)
         (tmp_path / name).write_bytes(content)
         try:
             conversations = read_conversations([tmp_path / name], ChatConfig())

@@ -20,10 +20,15 @@ from tests.fuzz.server_requests import framed, noise, request
 from tests.fuzz.soak import is_constant
 from tests.workloads.proteins.serving.served import CSV, CountingModel, Served, serving
 
-EXAMPLES, REQUESTS, CONNECTIONS = 40, 100, 25
-"""Per round."""
+EXAMPLES = 40
+"""Examples per round."""
+REQUESTS = 100
+"""Requests per round."""
+CONNECTIONS = 25
+"""Connections per round."""
 MAX_BODY_BYTES = 20_000
-MAX_PROTEINS, MAX_RESIDUES = 20, 100
+MAX_PROTEINS = 20
+MAX_RESIDUES = 100
 REFUSALS = {400, 404, 405, 406, 413, 415, 421, 422}
 
 

@@ -118,7 +118,8 @@ class DrawnPretraining(Pretraining):
         Objective.__init__(
             self, config, DrawnSplit(longest=scale.max_residues + 100), self.esm_config
         )
-        self._fails_from, self._micro_batches = fails_from, 0
+        self._fails_from = fails_from
+        self._micro_batches = 0
 
     def open(self, split: Split) -> RecordSplit:
         return self.split
@@ -135,8 +136,10 @@ class DrawnPretraining(Pretraining):
 
 def two_layers(head_size: int, heads: int) -> EsmConfig:
     config = published_config("8M")
-    config.num_hidden_layers, config.num_attention_heads = 2, heads
-    config.hidden_size, config.intermediate_size = heads * head_size, 4 * heads * head_size
+    config.num_hidden_layers = 2
+    config.num_attention_heads = heads
+    config.hidden_size = heads * head_size
+    config.intermediate_size = 4 * heads * head_size
     return config
 
 
@@ -207,7 +210,8 @@ def gradients(model: nn.Module) -> dict[str, Tensor]:
 
 def difference(found: Tensor, expected: Tensor) -> float:
     """Norm of the difference over the norm of what is expected."""
-    found, expected = found.double(), expected.double()
+    found = found.double()
+    expected = expected.double()
     return ((found - expected).norm() / expected.norm()).item()
 
 

@@ -43,7 +43,8 @@ def _forward(
     *newer: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return (T, H, D), the logarithms of the softmax's sums (H, T) and an unused generator state."""
-    out, sums = torch.zeros_like(query), query.new_zeros(query.shape[1::-1], dtype=torch.float32)
+    out = torch.zeros_like(query)
+    sums = query.new_zeros(query.shape[1::-1], dtype=torch.float32)
     for place in _segments(cumulative):
         scores, v = _scores(query[place], key[place], value[place], is_causal, scale)
         # Flash rounds the unnormalized probabilities to the type of the values.

@@ -40,7 +40,8 @@ def test_varlen_equals_dense_attention(
     # Angles whose cosines are exact in bf16: multiples of a right angle. How cosines are rounded is another
     # test's question, and here would hide what the kernel does.
     angles = torch.randint(4, (bounds[-1], 1, head_size // 2), device=device) * (torch.pi / 2)
-    cos, sin = angles.cos().round().bfloat16(), angles.sin().round().bfloat16()
+    cos = angles.cos().round().bfloat16()
+    sin = angles.sin().round().bfloat16()
     assert uses_flash(qkv)
     found = packed_attention(*qkv.unbind(1), cos, sin, segments)
     found.backward(grad)
@@ -92,7 +93,8 @@ def test_empty_segments_change_nothing(device: torch.device, scale: Scale, withi
     bounds = segments.cumulative.tolist()
     torch.manual_seed(0)
     qkv = torch.randn(bounds[-1], 3, scale.heads, 32, device=device).bfloat16()
-    cos, sin = qkv.new_ones(bounds[-1], 1, 16), qkv.new_zeros(bounds[-1], 1, 16)
+    cos = qkv.new_ones(bounds[-1], 1, 16)
+    sin = qkv.new_zeros(bounds[-1], 1, 16)
     plain = Segments(segments.cumulative[:-2], segments.max_length)
     with torch.no_grad():
         found, expected = (

@@ -28,7 +28,9 @@ be four more."""
 FLAT_BYTES = 1 << 20
 """Shapes are constant, so a leak is a tensor of a micro-batch, a step or a parameter. All but single numbers
 are larger, and 1 MiB holds 2,048 of those: the allocator gives each 512 bytes."""
-RESUMED, FLOOR = 3.0, 1e-4
+FLOOR = 1e-4
+"""Difference that is always allowed."""
+RESUMED = 3.0
 """flash's backward adds up in any order, and Adam's first updates are as large for a small gradient as for a
 large one, so two equal runs drift apart. How far is measured once, and a resumed run may drift three times as
 far. The floor is above fp32's rounding, for the case that the two equal runs happen not to differ."""

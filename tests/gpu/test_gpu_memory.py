@@ -26,7 +26,8 @@ def test_peaks_are_as_planned(
     """``auto`` stands for weights that are cast once per step, the only kernel that takes memory."""
     if device.type != "cuda":
         pytest.skip("a rehearsal has no CUDA allocator whose peak could be compared")
-    esm, tokens = published_config(size), 16384
+    esm = published_config(size)
+    tokens = 16384
     model = PackedEsm(esm).to(device)
     model.activation_checkpointing = checkpointing
     config = run_config(tokens, checkpointing=checkpointing, kernels=kernels)

@@ -31,8 +31,9 @@ from tests.gpu.drawn import (
     worst_protein,
 )
 
-EXACT_LOGITS, EXACT_GRADIENTS = 1e-5, 1e-4
-"""fp32 rounds to 6e-8 of a number. Sums of up to 512 numbers in another order differ by some 1e-6, and those
+EXACT_LOGITS = 1e-5
+EXACT_GRADIENTS = 1e-4
+"""Largest relative errors of logits and gradients. fp32 rounds to 6e-8 of a number. Sums of up to 512 numbers in another order differ by some 1e-6, and those
 of gradients run over all tokens of a pack besides. TF32, which rounds to 5e-4, would not pass."""
 AS_GOOD_AS_TRANSFORMERS = 2.0
 """Errors of our bf16 pass over those of transformers' own. Both round the same products to bf16, in places
@@ -141,7 +142,8 @@ def test_recomputed_layers_equal_kept_ones(
 
 def test_a_pack_of_padding_teaches_nothing(device: torch.device, scale: Scale) -> None:
     """A process gets one if a step has fewer packs than there are processes."""
-    model, pack = packed_model(two_layers(64, scale.heads), device), empty_pack(scale, device)
+    model = packed_model(two_layers(64, scale.heads), device)
+    pack = empty_pack(scale, device)
     with under_autocast(device):
         loss = model(pack).loss_sum
     loss.backward()

@@ -8,7 +8,9 @@ from typing import Any
 from node_setup.node import Node
 from tests.lifecycle.node import StandIns, node_of
 
-ROOT, NVME, EBS = "259:1", "253:0", "259:5"
+ROOT = "259:1"
+NVME = "253:0"
+EBS = "259:5"
 SIZES = {"/opt/dlami/nvme": 600, "/opt/sagemaker": 500}
 
 SYSTEMCTL = """
@@ -83,5 +85,6 @@ class ContainerNode:
     def again(self) -> Any:
         """The same node as a later run finds it."""
         self.commands.forget_calls()
-        self.node.changes, self.node.warnings = [], []
+        self.node.changes = []
+        self.node.warnings = []
         return self.node

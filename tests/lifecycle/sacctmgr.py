@@ -10,7 +10,9 @@ from pathlib import Path
 def sacctmgr(path: Path, words: list[str]) -> int:
     """The part of sacctmgr that the steps use; a user with jobs (``busy``) keeps his accounts."""
     database = json.loads(path.read_text())
-    accounts, users, admins = database["accounts"], database["users"], database["admins"]
+    accounts = database["accounts"]
+    users = database["users"]
+    admins = database["admins"]
     plain = [word for word in words if "=" not in word and not word.startswith("--")]
     given = dict(word.split("=", 1) for word in words if "=" in word)
     name = given.get("name", "")

@@ -45,7 +45,8 @@ def applied(tmp_path_factory: pytest.TempPathFactory) -> Applied:
 
 def test_the_controller_comes_first_then_all_workers(applied: Applied) -> None:
     """Login nodes that are in Slurm are no workers."""
-    result, visits = applied.result, applied.cluster.visits
+    result = applied.result
+    visits = applied.cluster.visits
     assert result.status == 0, result.output
     assert visits[0] == "controller"
     assert sorted(visits[1:]) == ["ip-10-0-0-31", "ip-10-0-0-32"]

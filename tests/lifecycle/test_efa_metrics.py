@@ -89,7 +89,8 @@ def test_the_step_runs_it_and_counts_adapters(
         "see `fi_info --provider efa` and `lsmod | grep efa`"
     ]
     assert services.restarts == ["efa-metrics.service"]
-    node.changes, node.warnings = [], []
+    node.changes = []
+    node.warnings = []
     step.run_collector_of_efa(node)
     assert node.changes == [] and services.restarts == ["efa-metrics.service"]
 

@@ -11,7 +11,9 @@ import pytest
 from tests.lifecycle.node import Result, StandIns
 
 SCRIPTS = Path(__file__).parents[2] / "lifecycle" / "eks"
-ROOT, NVME, EBS = "259:1", "253:0", "259:5"
+ROOT = "259:1"
+NVME = "253:0"
+EBS = "259:5"
 RULES = "keep-pods-from-metadata.service"
 
 # A table of mounts, "path device": the longest that fits counts; a bind mount has its source's device.

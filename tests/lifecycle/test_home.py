@@ -12,7 +12,8 @@ from node_setup.home import make_home
 from node_setup.host import Host
 from node_setup.root_folder import make_root_folder
 
-UID, GID = os.getuid(), os.getgid()
+UID = os.getuid()
+GID = os.getgid()
 
 
 @pytest.fixture

@@ -245,6 +245,8 @@ def test_a_workspace_that_is_slow_is_a_warning(node: Node, prometheus: Prometheu
 def test_a_workspace_that_takes_all_needs_no_wait_for_more(
     node: Node, prometheus: Prometheus
 ) -> None:
-    prometheus.sent_each_time, prometheus.failed, prometheus.newest = 0, 0, time.time() - 30
+    prometheus.sent_each_time = 0
+    prometheus.failed = 0
+    prometheus.newest = time.time() - 30
     metrics_collector.run_collector(node)
     assert node.warnings == []

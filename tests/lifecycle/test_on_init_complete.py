@@ -61,7 +61,8 @@ def test_steps_of_the_role_run_in_order(tmp_path: Path) -> None:
 
 def test_a_second_run_changes_nothing_and_adds_to_the_log(tmp_path: Path) -> None:
     node = bundle(tmp_path)
-    first, second = node.run(), node.run()
+    first = node.run()
+    second = node.run()
     assert "done: 3 steps, 0 changes" in second.output
     assert node.log == first.output + second.output
 

@@ -14,7 +14,8 @@ import pytest
 from studio import partitions
 from tests.lifecycle.node import StandIns
 
-ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
+ACCESS = "system.posix_acl_access"
+DEFAULT = "system.posix_acl_default"
 # A queue in a folder, one file for each message, in the place of SQS. FIFO: a message that was taken and not
 # deleted comes again.
 _AWS = """

@@ -38,7 +38,8 @@ def archive(**programs: bytes) -> bytes:
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
         link = tarfile.TarInfo("tool-1.0/linked")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        link.type = tarfile.SYMTYPE
+        link.linkname = "/etc/passwd"
         tar.addfile(link)
     return buffer.getvalue()
 

@@ -33,7 +33,8 @@ from tests.lifecycle.container_node import ContainerNode
 from tests.lifecycle.node import SCRIPTS, StandIns, node_of
 
 LIFECYCLE = SCRIPTS.parent
-UID, GID = os.getuid(), os.getgid()
+UID = os.getuid()
+GID = os.getgid()
 MOST_MEMORY_KB = 200_000
 ENDLESS_BYTES = 1 << 40
 CODE = {"esm2/train.py": "print()\n"}

@@ -43,7 +43,8 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def space(tmp_path: Path) -> Space:
-    root, home = tmp_path / "root", tmp_path / "home"
+    root = tmp_path / "root"
+    home = tmp_path / "home"
     (root / MOUNT).mkdir(parents=True)
     metadata = root / "opt/ml/metadata/resource-metadata.json"
     metadata.parent.mkdir(parents=True)

@@ -16,7 +16,8 @@ from node_setup.steps import users
 from tests.lifecycle.node import StandIns, node_of
 from tests.lifecycle.user_database import user_command
 
-UID, GID = os.getuid(), os.getgid()
+UID = os.getuid()
+GID = os.getgid()
 """Homes belong to the user who runs the tests; the stand-in's own users have other numbers."""
 RESEARCH = {"name": "research", "gid": GID}
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 ada@laptop"

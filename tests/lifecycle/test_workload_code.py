@@ -65,7 +65,8 @@ def deployed(tmp_path: Path, stand_ins: StandIns) -> Deployed:
 
 
 def again(node: Node) -> Node:
-    node.changes, node.warnings = [], []
+    node.changes = []
+    node.warnings = []
     return node
 
 

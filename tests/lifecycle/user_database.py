@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-NOT_FOUND, USER_IS_BUSY = 2, 8
+NOT_FOUND = 2
+USER_IS_BUSY = 8
 
 
 def getent(database: dict[str, Any], name: str, key: str) -> int:
@@ -53,11 +54,13 @@ def user_command(path: Path, command: str, words: list[str]) -> int:
         return id_groups(database, words[-1])
     flags = ("--lock", "--no-create-home")
     words = [word for word in words if word not in flags]
-    options, name = dict(zip(words[:-1:2], words[1:-1:2], strict=True)), words[-1]
+    options = dict(zip(words[:-1:2], words[1:-1:2], strict=True))
+    name = words[-1]
     if command == "groupadd":
         database["group"].append([name, "x", options["--gid"], ""])
     elif command == "useradd":
-        uid, gid = options["--uid"], options["--gid"]
+        uid = options["--uid"]
+        gid = options["--gid"]
         database["passwd"].append(
             [name, "x", uid, gid, "", options["--home-dir"], options["--shell"]]
         )

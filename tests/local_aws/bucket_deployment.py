@@ -96,7 +96,8 @@ class BucketDeployment:
         ]
         if unknown:
             raise ValueError(f"{context.logical_id}: {unknown} is not modelled")
-        s3, (bucket, prefix) = client("s3", context.region), _destination(properties)
+        s3 = client("s3", context.region)
+        (bucket, prefix) = _destination(properties)
         sources = list(
             zip(properties["SourceBucketNames"], properties["SourceObjectKeys"], strict=True)
         )

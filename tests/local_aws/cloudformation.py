@@ -112,7 +112,8 @@ def create_change_set(self: CloudFormationBackend, *args: Any, **kwargs: Any) ->
 
 def find_change_set(request: CloudFormationResponse) -> ChangeSet | None:
     """The change set by its ARN, or by its name and stack; moto mistakes equal names in different stacks."""
-    name, stack = request._get_param("ChangeSetName"), request._get_param("StackName")
+    name = request._get_param("ChangeSetName")
+    stack = request._get_param("StackName")
     for change_set in request.cloudformation_backend.change_sets.values():
         if name == change_set.change_set_id:
             return change_set
@@ -153,7 +154,8 @@ def deploy(backend: CloudFormationBackend, change_set: ChangeSet) -> None:
     stack.report_stack(f"{kind}_IN_PROGRESS", "User Initiated")
     try:
         stack.resource_map.update(change_set.template_dict, change_set.parameters)
-        stack.template, stack.parameters = change_set.template, change_set.parameters
+        stack.template = change_set.template
+        stack.parameters = change_set.parameters
         stack.tags = change_set.tags or {}
         stack._parse_template()
         stack.output_map = stack._create_output_map()

@@ -147,7 +147,8 @@ class Seen:
 
 def see(aws: LocalAws, region: str, output: str) -> Seen:
     stacks = aws.client("cloudformation", region).describe_stacks()["Stacks"]
-    sagemaker, s3 = aws.client("sagemaker", region), aws.client("s3", region)
+    sagemaker = aws.client("sagemaker", region)
+    s3 = aws.client("s3", region)
     names = [cluster["ClusterName"] for cluster in sagemaker.list_clusters()["ClusterSummaries"]]
     buckets = [
         item["Name"]

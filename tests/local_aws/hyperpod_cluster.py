@@ -98,7 +98,8 @@ class HyperPodCluster(Cluster):
         if "LifeCycleConfig" in group:
             config = group["LifeCycleConfig"]
             source = urlparse(config["SourceS3Uri"])
-            bucket, prefix = f"arn:aws:s3:::{source.netloc}", source.path.strip("/") + "/"
+            bucket = f"arn:aws:s3:::{source.netloc}"
+            prefix = source.path.strip("/") + "/"
             yield "s3:ListBucket", bucket, {"s3:prefix": prefix}
             yield (
                 "s3:GetObject",

@@ -21,7 +21,8 @@ SERVERS: dict[str, dict[str, Any]] = {}
 
 def create_mlflow_tracking_server(self: SageMakerResponse) -> ActionResult:
     settings = json.loads(self.body)
-    name, role = settings["TrackingServerName"], settings["RoleArn"]
+    name = settings["TrackingServerName"]
+    role = settings["RoleArn"]
     trust = (
         iam_backends[self.current_account]["aws"].get_role_by_arn(role).assume_role_policy_document
     )

@@ -10,7 +10,8 @@ from moto.ec2.models import EC2Backend
 from moto.ec2.responses import EC2Response
 from moto.sagemaker.responses import SageMakerResponse
 
-ABSENT_SERVICE, ABSENT_ZONE = "com.amazonaws.us-west-2.ssmmessages", "usw2-az2"
+ABSENT_SERVICE = "com.amazonaws.us-west-2.ssmmessages"
+ABSENT_ZONE = "usw2-az2"
 NO_CAPACITY_TYPE = "ml.p5.48xlarge"
 EVENT = "Insufficient capacity"
 

@@ -214,7 +214,8 @@ class ApiResource:
         changed = {name for name in names if old.properties.get(name) != properties.get(name)}
         if not changed:
             return old
-        api, known = client(self.service, context.region), dict(old.known)
+        api = client(self.service, context.region)
+        known = dict(old.known)
         where = f"{context.logical_id} ({old.type})"
         settings = changed & self.settings.keys()
         if not changed <= properties.keys() or (

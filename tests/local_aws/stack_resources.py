@@ -42,7 +42,8 @@ class Resources(ResourceMap):
             template=stack.template_dict,
             cross_stack_resources=exports,
         )
-        self.stack_name, self.report = stack.name, report
+        self.stack_name = stack.name
+        self.report = report
         self.deployed: dict[str, Resource] = {}
         self.previous: dict[str, Resource] = {}
         self.deploying = False
@@ -67,8 +68,10 @@ class Resources(ResourceMap):
         Raises DeploymentError; what was deployed until then stays in ``deployed``.
         """
         declared_before = self._resource_json_map
-        self.previous, self.deployed = self.deployed, {}
-        self._template, self._resource_json_map = template, template["Resources"]
+        self.previous = self.deployed
+        self.deployed = {}
+        self._template = template
+        self._resource_json_map = template["Resources"]
         self.input_parameters = parameters or {}
         self.deploying = True
         try:
@@ -131,7 +134,8 @@ class Resources(ResourceMap):
     def _remove(
         self, resource: Resource, declaration: dict[str, Any], *, created: bool = True
     ) -> None:
-        logical_id, physical_id = resource.logical_resource_id, resource.physical_resource_id
+        logical_id = resource.logical_resource_id
+        physical_id = resource.physical_resource_id
         policy = declaration.get("DeletionPolicy", "Delete")
         if policy == "RetainExceptOnCreate":
             policy = "Retain" if created else "Delete"

@@ -90,7 +90,8 @@ def _attachment(properties: Properties, context: Context) -> Properties:
     """Add the database's address to the secret, as the attachment does."""
     if properties["TargetType"] != "AWS::RDS::DBInstance":
         raise ValueError(f"TargetType {properties['TargetType']} is not modelled")
-    rds, manager = client("rds", context.region), client("secretsmanager", context.region)
+    rds = client("rds", context.region)
+    manager = client("secretsmanager", context.region)
     database = rds.describe_db_instances(DBInstanceIdentifier=properties["TargetId"])[
         "DBInstances"
     ][0]

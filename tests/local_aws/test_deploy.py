@@ -60,7 +60,8 @@ NEIGHBOUR_DOCUMENT["instance_groups"].append({**SCARCE, "partition": "scarce"})
 """One more cluster of the region, with what the small one lacks, whose data may go."""
 LARGE = SlurmCluster.model_validate(NEIGHBOUR_DOCUMENT)
 NEIGHBOUR_FILE = "clusters/neighbour.yaml"
-MOVED_FILE, ONE_ZONE_FILE = "clusters/moved.yaml", "clusters/one_zone.yaml"
+MOVED_FILE = "clusters/moved.yaml"
+ONE_ZONE_FILE = "clusters/one_zone.yaml"
 AGAIN_FILE = "clusters/again.yaml"
 CHANGED_SCRIPT = "on_init_complete.sh"
 DEPLOY = ("deploy", "SlurmHyperPodStack", "--require-approval", "never", "--context")
@@ -245,7 +246,8 @@ def test_nodes_get_values_that_only_the_deployment_knows(
     stage: str, cluster: SlurmCluster, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     seen: Seen = request.getfixturevalue(stage)
-    shown, path = outputs(seen, cluster), tmp_path / "deployment.json"
+    shown = outputs(seen, cluster)
+    path = tmp_path / "deployment.json"
     path.write_bytes(objects_below(seen, shown["LifecycleSourceS3Uri"])["deployment.json"])
     told = read_section(path, Deployment)
     assert told.artifact_bucket == f"sagemaker-{cluster.name}-{ACCOUNT}-{cluster.region}"
@@ -327,7 +329,8 @@ def test_connect_lists_the_nodes(aws: LocalAws, checkout: Path, deployed: Seen) 
 def test_two_clusters_of_one_region_share_nothing(deployed: Seen, beside: Seen) -> None:
     assert beside.clusters.keys() == {SMALL.name, NEIGHBOUR}
     assert beside.clusters[SMALL.name] == deployed.clusters[SMALL.name]
-    first, second = (outputs(beside, SMALL), beside.stacks[stack_name(NEIGHBOUR, "hyperpod")])
+    first = outputs(beside, SMALL)
+    second = beside.stacks[stack_name(NEIGHBOUR, "hyperpod")]
     same = {name for name in first if first[name] == second[name]}
     assert same <= {"BillsUntilTeardown", "ConnectCommand", "ApplyLifecycleCommand"}
     assert len(beside.file_systems) == len(beside.vpcs) == 2
@@ -343,7 +346,8 @@ def test_changed_script_goes_to_a_new_prefix(deployed: Seen, changed: Seen) -> N
     assert (current(deployed, entry), current(changed, entry)) == (earlier, later)
     assert changed.clusters[SMALL.name] == deployed.clusters[SMALL.name]
     assert objects_below(changed, earlier) == objects_below(deployed, earlier)
-    before, after = objects_below(changed, earlier), objects_below(changed, later)
+    before = objects_below(changed, earlier)
+    after = objects_below(changed, later)
     assert after == before | {CHANGED_SCRIPT: before[CHANGED_SCRIPT] + b"echo one line more\n"}
 
 
@@ -469,7 +473,8 @@ def test_teardown_deletes_all_of_a_cluster_whose_data_may_go(
 def test_a_new_deployment_finds_the_storage_that_was_kept(
     changed: Seen, torn_down: Seen, again: Seen
 ) -> None:
-    before, after = outputs(changed, SMALL), outputs(again, SMALL)
+    before = outputs(changed, SMALL)
+    after = outputs(again, SMALL)
     kept = ("LustreFileSystemId", "LustreMountName", "DataBucketName")
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
     assert again.file_systems <= torn_down.file_systems

@@ -14,7 +14,8 @@ from botocore.exceptions import ClientError
 from tests.local_aws.deployment import ACCOUNT, LocalAws
 from tests.local_aws.template_stacks import REGION, Resources, Stacks
 
-ASSETS, SCRIPTS = "assets-of-tests", "sagemaker-scripts-of-tests"
+ASSETS = "assets-of-tests"
+SCRIPTS = "sagemaker-scripts-of-tests"
 READS = ("s3:GetObject", "s3:ListBucket")
 NOBODY = {
     "Version": "2012-10-17",

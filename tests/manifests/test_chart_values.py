@@ -16,7 +16,9 @@ from manifests.charts import CACHE, chart_folder, load_charts, problem_of
 from tests.manifests.helm_runs import STAND_INS, lint, render
 
 STAND_IN = STAND_INS / "hyperpod"
-NVIDIA, EFA, NEURON = "nvidia-device-plugin", "aws-efa-k8s-device-plugin", "neuron-device-plugin"
+NVIDIA = "nvidia-device-plugin"
+EFA = "aws-efa-k8s-device-plugin"
+NEURON = "neuron-device-plugin"
 BASE = load_eks_cluster(Path("clusters/eks.yaml"))
 SYSTEM = BASE.instance_groups[0]
 

@@ -71,7 +71,8 @@ def test_lint_refuses_what_the_schema_does(path: Path) -> None:
 
 def test_device_plugins_are_where_the_values_say() -> None:
     agents = {"health-monitoring-agent", "health-monitoring-agent-non-nvidia"}
-    nvidia, efa = "hyperpod-nvidia-device-plugin", "hyperpod-aws-efa-k8s-device-plugin"
+    nvidia = "hyperpod-nvidia-device-plugin"
+    efa = "hyperpod-aws-efa-k8s-device-plugin"
     assert daemon_sets("cpu") == agents
     assert daemon_sets("g5") == {*agents, nvidia, efa}
     assert daemon_sets("trn1") == {*agents, efa, "neuron-device-plugin-daemonset"}

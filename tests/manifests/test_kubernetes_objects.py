@@ -108,7 +108,8 @@ def test_studios_jobs_see_their_folder_and_get_no_more_than_it_takes(shared: boo
         requests_url="https://sqs/r", acknowledgements_url="https://sqs/a", region="us-west-2"
     )
     job = lustre.studio_shared_job([TRAINING_UID]) if shared else queue["spec"]["jobTemplate"]
-    found, pod = container(job), job["spec"]["template"]["spec"]
+    found = container(job)
+    pod = job["spec"]["template"]["spec"]
     assert found["securityContext"] == container(folder_job(["any"]))["securityContext"]
     assert "@sha256:" in found["image"]
     mounts = {mount["mountPath"]: mount for mount in found["volumeMounts"]}

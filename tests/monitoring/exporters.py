@@ -13,7 +13,8 @@ from collectors import efa_metrics, slurm_metrics
 from seqlm.training.tracking.training_metrics import TrainingMetrics
 
 RECORDED = Path(__file__).parent / "recorded"
-JOB_ID, RUN = "4711", "run"
+JOB_ID = "4711"
+RUN = "run"
 GPU_NODES = ("ip-10-0-0-31", "ip-10-0-0-32")
 GPUS_PER_NODE = 8
 FAULTS = {

@@ -25,7 +25,8 @@ from tests.lifecycle.https_server import body, served
 from tests.monitoring import exporters
 
 UNITS = Path(__file__).parents[2] / "lifecycle/slurm/units"
-PROMETHEUS, NODE_EXPORTER = "prometheus", "prometheus-node-exporter"
+PROMETHEUS = "prometheus"
+NODE_EXPORTER = "prometheus-node-exporter"
 """Debian's names of the programs, and of the packages that have them."""
 SECONDS_TO_START = 60
 SCRAPE_EVERY = "1s"

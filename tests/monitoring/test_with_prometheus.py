@@ -50,7 +50,8 @@ def test_every_query_is_answered_with_data(
     # As on GPUs whose data sheet is known.
     monkeypatch.setattr("seqlm.training.train.peak_flops", lambda device: 1e12)
     answer_for_slurm(stand_ins, tmp_path)
-    evaluation, began = RunLog.evaluation, time.monotonic()
+    evaluation = RunLog.evaluation
+    began = time.monotonic()
     silent: list[str] = []
     found: list[Sample] = []
 

@@ -10,7 +10,9 @@ from tests.stacks.intrinsics import Evaluator
 from tests.stacks.synthesized import EKS_FILES, Templates, load, only, resources, templates
 
 CASES = (*EKS_FILES, *EKS_VARIANTS)
-CLUSTER, EKS, ADDON = "AWS::SageMaker::Cluster", "AWS::EKS::Cluster", "AWS::EKS::Addon"
+CLUSTER = "AWS::SageMaker::Cluster"
+EKS = "AWS::EKS::Cluster"
+ADDON = "AWS::EKS::Addon"
 OBJECTS = "Custom::AWSCDK-EKS-KubernetesResource"
 
 

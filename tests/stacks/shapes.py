@@ -61,7 +61,8 @@ def violations(shape: Shape, value: Any, path: str = "") -> Iterator[str]:
     if isinstance(shape, ListShape):
         for index, item in enumerate(value):
             yield from violations(shape.member, item, f"{path}[{index}]")
-    enum, pattern = shape.metadata.get("enum"), shape.metadata.get("pattern", "")
+    enum = shape.metadata.get("enum")
+    pattern = shape.metadata.get("pattern", "")
     # Some write what lies beyond 16 bits as Java does.
     pattern = pattern.replace(r"\uD800\uDC00-\uDBFF\uDFFF", r"\U00010000-\U0010FFFF")
     if enum and value not in enum:

@@ -10,8 +10,9 @@ from tests.stacks.eks_variants import EKS_EVERY_OPTION, eks_variant_templates
 from tests.stacks.synthesized import Templates
 from tests.stacks.variants import EVERY_OPTION, variant_templates
 
-SLURM, EKS = "every-option", "every-eks-option"
-"""Names of clusters whose profiles have partitions of their own."""
+SLURM = "every-option"
+EKS = "every-eks-option"
+"""Names of the two clusters whose profiles have partitions of their own."""
 STUDIOS: dict[str, AnyCluster] = {SLURM: EVERY_OPTION, EKS: EKS_EVERY_OPTION}
 
 

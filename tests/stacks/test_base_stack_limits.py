@@ -10,7 +10,9 @@ import pytest
 from config.rules import violations
 from tests.stacks.base_templates import KINDS, clusters, templates
 
-BUCKET_POLICY_BYTES, KEY_POLICY_BYTES, ENDPOINT_POLICY_BYTES = 20_480, 32_768, 20_480
+BUCKET_POLICY_BYTES = 20_480
+KEY_POLICY_BYTES = 32_768
+ENDPOINT_POLICY_BYTES = 20_480
 RULES_PER_GROUP = 60
 
 

@@ -71,7 +71,8 @@ def test_no_template_opens_a_port_to_the_internet(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_control_plane_nodes_and_installer_share_the_group(case: str) -> None:
     """HyperPod's nodes are not in the group that EKS makes by itself."""
-    cluster, control_plane = evaluated(case, CLUSTER), evaluated(case, EKS)
+    cluster = evaluated(case, CLUSTER)
+    control_plane = evaluated(case, EKS)
     (group,) = control_plane["ResourcesVpcConfig"]["SecurityGroupIds"]
     assert cluster["VpcConfig"]["SecurityGroupIds"] == [group]
     evaluate = Evaluator(stacks(case), settings(case).region)

@@ -88,7 +88,8 @@ def in_phase(case: str, construct: str) -> set[str]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_installation_is_in_a_phase(case: str) -> None:
-    first, last = in_phase(case, "WithoutNodes"), in_phase(case, "WithNodes")
+    first = in_phase(case, "WithoutNodes")
+    last = in_phase(case, "WithNodes")
     assert first and last
     # What spaces need of the cluster comes at the very end.
     studio = in_phase(case, "Studio")
@@ -120,7 +121,8 @@ def test_the_chart_does_not_wait_for_its_pods(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_last_comes_what_needs_nodes(case: str) -> None:
     before = everything_before(case)
-    running, ready = the(case, "Custom::HyperPodNodes"), the(case, READY)
+    running = the(case, "Custom::HyperPodNodes")
+    ready = the(case, READY)
     assert the(case, CLUSTER) in before[running]
     assert running in before[ready]
     for name in in_phase(case, "WithNodes"):
@@ -141,7 +143,8 @@ def test_waits_until_kubernetes_has_a_node_with_a_network() -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_names_and_certificates_come_before_operators(case: str) -> None:
     before = everything_before(case)
-    names, certificates = addon(case, "coredns"), addon(case, "cert-manager")
+    names = addon(case, "coredns")
+    certificates = addon(case, "cert-manager")
     assert names in before[certificates]
     for name in in_phase(case, "WithNodes") - {names, certificates}:
         assert certificates in before[name], name
@@ -194,7 +197,8 @@ def test_pods_find_their_identity_when_they_start(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_volumes_go_in_order(case: str) -> None:
     """Claims, then volumes, then the driver that unmounts them, when all goes down."""
-    found, before = hyperpod(case), everything_before(case)
+    found = hyperpod(case)
+    before = everything_before(case)
     objects = {
         name: {made["kind"] for made in json.loads(text)}
         for name in of(case, OBJECTS)

@@ -56,7 +56,8 @@ def test_there_is_one_training_operator(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_kubeflows_operator_runs_on_nodes_in_deep_health_checks(case: str) -> None:
     """Its chart has no value for tolerations: a patch comes after the chart."""
-    kind, cluster = "Custom::AWSCDK-EKS-KubernetesPatch", settings(case)
+    kind = "Custom::AWSCDK-EKS-KubernetesPatch"
+    cluster = settings(case)
     found = [
         patch
         for patch in resources(hyperpod(case), kind).values()
@@ -139,7 +140,8 @@ def test_every_namespace_of_jobs_has_the_file_system(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_teams_have_their_quotas(case: str) -> None:
     cluster = settings(case)
-    governance, quotas = cluster.task_governance, governed(case, "ComputeQuota")
+    governance = cluster.task_governance
+    quotas = governed(case, "ComputeQuota")
     assert ("amazon-sagemaker-hyperpod-taskgovernance" in addons(case)) is (governance is not None)
     teams = governance.teams if governance else []
     assert [quota["ComputeQuotaTarget"]["TeamName"] for quota in quotas] == [

@@ -21,7 +21,8 @@ from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.shapes import violations
 from tests.stacks.synthesized import only, resources
 
-SMALL, PRIVATE = "endpoints/esm2.yaml", "endpoints/esm2-private.yaml"
+SMALL = "endpoints/esm2.yaml"
+PRIVATE = "endpoints/esm2-private.yaml"
 MODEL, CONFIG, ENDPOINT = (
     f"AWS::SageMaker::{kind}" for kind in ("Model", "EndpointConfig", "Endpoint")
 )
@@ -270,7 +271,8 @@ def test_alarms_may_publish_to_the_topic() -> None:
 
 @pytest.mark.parametrize("file", ENDPOINT_FILES)
 def test_everything_is_named_and_tagged_after_the_endpoint(file: str) -> None:
-    name, template = endpoint(file).name, endpoint_template(file)
+    name = endpoint(file).name
+    template = endpoint_template(file)
     log = only(template, "AWS::Logs::LogGroup")
     assert log["LogGroupName"] == f"/aws/sagemaker/Endpoints/{name}"
     (endpoint_id,) = resources(template, ENDPOINT)

@@ -10,7 +10,9 @@ import pytest
 from tests.stacks.intrinsics import Evaluator
 from tests.stacks.synthesized import Templates, load, read_templates, resources, synthesize
 
-LUSTRE, HOME, BUCKET = "fs-0123456789abcdef0", "fs-0fedcba9876543210", "lab-proteins"
+LUSTRE = "fs-0123456789abcdef0"
+HOME = "fs-0fedcba9876543210"
+BUCKET = "lab-proteins"
 LUSTRE_EXISTING = {"existing": {"file_system_id": LUSTRE, "mount_name": "abcdev4v"}}
 FILES = {"slurm": "clusters/slurm.yaml", "eks": "clusters/eks.yaml"}
 

@@ -69,7 +69,8 @@ def test_hash_is_the_same_on_every_machine(tmp_path: Path) -> None:
     ids=["content", "line ends", "name", "contents exchanged", "one more"],
 )
 def test_contents_and_names_count(tmp_path: Path, files: dict[str, bytes]) -> None:
-    one, other = folder_with(tmp_path / "one", FILES), folder_with(tmp_path / "other", files)
+    one = folder_with(tmp_path / "one", FILES)
+    other = folder_with(tmp_path / "other", files)
     assert content_hash(one, {}) != content_hash(other, {})
 
 
@@ -100,7 +101,8 @@ def upload_of(folder: Path, **files: dict[str, str]) -> tuple[str, list[dict[str
 
 
 def test_what_the_deployment_knows_is_no_part_of_the_hash(tmp_path: Path) -> None:
-    folder, settings = folder_with(tmp_path, FILES), {"settings.json": "{}"}
+    folder = folder_with(tmp_path, FILES)
+    settings = {"settings.json": "{}"}
     usual, _ = upload_of(folder, extra=settings, deployment={"deployment.json": "1"})
     other = {"deployment.json": f"{Aws.ACCOUNT_ID}, {Aws.STACK_NAME}"}
     prefix, markers = upload_of(folder, extra=settings, deployment=other)
@@ -143,7 +145,8 @@ def test_settings_scripts_and_code_are_what_is_uploaded(file: str) -> None:
 
 @pytest.mark.parametrize("file", CLUSTER_FILES)
 def test_nodes_read_what_the_deployment_knows(file: str, tmp_path: Path) -> None:
-    stack, cluster = templates(file)["SlurmHyperPodStack"], load(file)
+    stack = templates(file)["SlurmHyperPodStack"]
+    cluster = load(file)
     uploads = [
         upload["Properties"] for upload in resources(stack, "Custom::CDKBucketDeployment").values()
     ]

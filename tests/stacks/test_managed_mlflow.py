@@ -14,7 +14,8 @@ from stacks.remaining_costs import remaining_costs
 from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.synthesized import load, resources, templates
 
-SLURM, EKS = "clusters/slurm-p5.yaml", "clusters/eks-p5.yaml"
+SLURM = "clusters/slurm-p5.yaml"
+EKS = "clusters/eks-p5.yaml"
 LOG_RUNS = [
     f"sagemaker-mlflow:{action}"
     for action in (
@@ -116,7 +117,8 @@ def test_jobs_of_slurm_log_with_a_role_that_workers_take_on() -> None:
 
 
 def test_pods_of_jobs_log_by_a_service_account_of_their_namespace() -> None:
-    cluster, stack = load(EKS), "EksHyperPodStack"
+    cluster = load(EKS)
+    stack = "EksHyperPodStack"
     associations = [
         found
         for found in made(EKS, stack, "AWS::EKS::PodIdentityAssociation").values()

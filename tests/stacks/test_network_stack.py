@@ -29,7 +29,8 @@ def routes_of(template: Template, subnet_id: str) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("name", NEW)
 def test_subnets_are_placed_by_zone_id_and_give_no_public_address(name: str) -> None:
-    template, network = network_template(name), clusters()[name].network
+    template = network_template(name)
+    network = clusters()[name].network
     assert isinstance(network, NewVpc)
     made = template.properties("AWS::EC2::Subnet")
 
@@ -57,7 +58,8 @@ def test_routes_wait_for_the_gateway_to_be_attached(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAT)
 def test_one_nat_gateway_in_the_first_zone_serves_every_private_subnet(name: str) -> None:
-    template, network = network_template(name), clusters()[name].network
+    template = network_template(name)
+    network = clusters()[name].network
     assert isinstance(network, NewVpc)
     (nat,) = template.resources("AWS::EC2::NatGateway")
     ((public, subnet),) = subnets(template, "public").items()
@@ -162,7 +164,8 @@ def test_an_existing_vpc_gets_a_security_group_and_the_requested_endpoints() -> 
 
 
 def test_ids_of_an_existing_vpc_pass_through() -> None:
-    template, network = network_template("existing"), clusters()["existing"].network
+    template = network_template("existing")
+    network = clusters()["existing"].network
     assert isinstance(network, ExistingVpc)
     first = network.private_subnets[0].subnet_id
     (gateway,) = endpoints(template, "Gateway")
@@ -180,7 +183,8 @@ def test_ids_of_an_existing_vpc_pass_through() -> None:
 
 @pytest.mark.parametrize("name", NEW)
 def test_flow_logs_record_the_whole_vpc_and_are_kept_as_long_as_asked(name: str) -> None:
-    template, network = network_template(name), clusters()[name].network
+    template = network_template(name)
+    network = clusters()[name].network
     assert isinstance(network, NewVpc)
     (vpc,) = template.resources("AWS::EC2::VPC")
     (group,) = template.resources("AWS::Logs::LogGroup")

@@ -82,7 +82,8 @@ def statements(policy: dict[str, Any]) -> dict[str, Any]:
 
 @BY_FILE
 def test_services_publish_to_an_encrypted_topic_for_this_account_alone(file: str) -> None:
-    template, evaluate = storage(file), evaluator(file)
+    template = storage(file)
+    evaluate = evaluator(file)
     topic = evaluate(only(template, "AWS::SNS::Topic"))
     (key,) = resources(template, "AWS::KMS::Key").values()
     assert topic["KmsMasterKeyId"] == evaluate(
@@ -178,7 +179,8 @@ def topic_source(file: str) -> str:
 
 @BY_FILE
 def test_budget_tells_the_topic_too(file: str) -> None:
-    evaluate, hyperpod = evaluator(file), templates(file)[construct_ids(load(file)).hyperpod]
+    evaluate = evaluator(file)
+    hyperpod = templates(file)[construct_ids(load(file)).hyperpod]
     budget = evaluate(only(hyperpod, "AWS::Budgets::Budget"))
     topic = evaluate({"Ref": next(iter(resources(storage(file), "AWS::SNS::Topic")))})
     for told in budget["NotificationsWithSubscribers"]:
@@ -262,7 +264,8 @@ def matches(pattern: Any, event: Any) -> bool:
 
 @BY_FILE
 def test_reports_broken_and_replaced_nodes(file: str) -> None:
-    name, evaluate = load(file).name, evaluator(file)
+    name = load(file).name
+    evaluate = evaluator(file)
     rules = [
         evaluate(found["Properties"])
         for found in resources(stack(file), "AWS::Events::Rule").values()

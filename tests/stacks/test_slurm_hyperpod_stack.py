@@ -76,7 +76,8 @@ def test_uploads_leave_earlier_versions_alone(file: str) -> None:
 def test_nodes_start_with_the_entry_script_and_the_object_waits_for_the_whole_version(
     file: str,
 ) -> None:
-    stack, evaluate = hyperpod(file), Evaluator(templates(file), load(file).region)
+    stack = hyperpod(file)
+    evaluate = Evaluator(templates(file), load(file).region)
     bucket = f"sagemaker-{load(file).name}-{ACCOUNT}-{load(file).region}"
     for group in groups(stack):
         config = evaluate(group["LifeCycleConfig"])

@@ -265,7 +265,8 @@ def test_file_systems_stand_in_the_first_zone_behind_the_clusters_group() -> Non
             for output in network_template("slurm-p5").body["Outputs"].values()
             if "Export" in output
         }
-        (subnet,), (group,) = made["SubnetIds"], made["SecurityGroupIds"]
+        (subnet,) = made["SubnetIds"]
+        (group,) = made["SecurityGroupIds"]
         subnet_id = exports[subnet["Fn::ImportValue"]]["Ref"]
         group_id = exports[group["Fn::ImportValue"]]["Fn::GetAtt"][0]
         resources = network_template("slurm-p5").resources()

@@ -192,7 +192,8 @@ def test_sagemaker_may_say_whose_sessions_are_whose() -> None:
 
 
 def test_who_submits_can_run_its_own_document_and_no_shell() -> None:
-    common, ben = role_statements(SLURM, "Role"), role_statements(SLURM, "Role-ben")
+    common = role_statements(SLURM, "Role")
+    ben = role_statements(SLURM, "Role-ben")
     clusters = f"{SAGEMAKER}:cluster/*"
     assert {sid: ben[sid] for sid in ben if sid not in common} == {
         "FindController": (
@@ -241,7 +242,8 @@ def test_a_session_is_one_users_and_takes_nothing_a_shell_would_read() -> None:
 
 
 def test_only_a_login_space_may_read_the_key() -> None:
-    common, ada = role_statements(SLURM, "Role"), role_statements(SLURM, "Role-ada-l")
+    common = role_statements(SLURM, "Role")
+    ada = role_statements(SLURM, "Role-ada-l")
     secret = f"arn:aws:secretsmanager:us-east-1:{ACCOUNT}:secret:accounting-AbCdEf"
     assert {sid: ada[sid] for sid in ada if sid not in common} == {
         "ReadSlurm": ("s3:GetObject", f"{BUCKET}/studio-login/*", None),

@@ -117,7 +117,8 @@ def test_every_daemon_runs_on_each_tainted_node_and_every_deployment_on_a_perman
 ) -> None:
     cluster, stack = tainted
     assert [group.name for group in lasting_groups(cluster)] == ["system"]
-    refused, daemons = [], 0
+    refused = []
+    daemons = 0
     for kind, name, pod in chart_objects(cluster, stack):
         if kind == "Deployment":
             # Also while all permanent nodes are in deep health checks.

@@ -185,7 +185,8 @@ def run(options: argparse.Namespace) -> None:
             )
             verdict, killer = _try(mutant, tests) if tests else ("not covered", "")
         else:
-            verdict, killer = "line is gone", ""
+            verdict = "line is gone"
+            killer = ""
         line = {
             **fields,
             "found_at": f"{mutant.path}:{mutant.line}" if mutant else "",

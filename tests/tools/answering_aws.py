@@ -31,7 +31,9 @@ class Refusal(Exception):
 
     def __init__(self, code: str, message: str = "refused", status: int = 400) -> None:
         super().__init__(code)
-        self.code, self.message, self.status = code, message, status
+        self.code = code
+        self.message = message
+        self.status = status
 
 
 class AnsweringAws:
@@ -154,10 +156,12 @@ class SecondPages:
             token in response for token in output_tokens
         ):
             return response
-        first, second = dict(response), dict(response)
+        first = dict(response)
+        second = dict(response)
         for key in [key for key in results if len(response.get(key, [])) > 1]:
             half = (len(response[key]) + 1) // 2
-            first[key], second[key] = response[key][:half], response[key][half:]
+            first[key] = response[key][:half]
+            second[key] = response[key][half:]
         for key in [key for key in results if len(response.get(key, [])) == 1]:
             second[key] = []
         token = f"page-{len(self._waiting)}-of-{operation}"

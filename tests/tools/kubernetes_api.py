@@ -45,7 +45,9 @@ PATH = re.compile(
 )
 WEBSOCKET_KEY = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 """RFC 6455, 1.3."""
-STDOUT, STDERR, STATUS = 1, 2, 3
+STDOUT = 1
+STDERR = 2
+STATUS = 3
 """Channels of v5.channel.k8s.io."""
 
 
@@ -231,7 +233,8 @@ class _Handler(BaseHTTPRequestHandler):
         if match is None:
             self._refuse(404, "NotFound", "the server could not find the requested resource")
             return None
-        kind, name = match["kind"], match["name"]
+        kind = match["kind"]
+        name = match["name"]
         namespace = match["namespace"] or ""
         return kind, namespace, name, match["sub"]
 

@@ -29,7 +29,8 @@ class Hub:
 
     def answer(self, request: BaseHTTPRequestHandler) -> tuple[int, Any]:
         body = self._body(request)
-        path, said = urlsplit(request.path).path, request.headers.get("Authorization")
+        path = urlsplit(request.path).path
+        said = request.headers.get("Authorization")
         self.asked.append((request.command, path, said))
         if path.startswith("/objects/"):  # the address alone gives access, as on S3
             self.objects[path.removeprefix("/objects/")] = body

@@ -65,7 +65,8 @@ def bring(cluster: SlurmCluster, head: HeadNode, profile: str | None) -> str:
     """
     session = open_session(region=cluster.region, profile=profile)
     account = aws_client(session, "sts").get_caller_identity()["Account"]
-    bucket, version = artifact_bucket(cluster, account), code_hash()
+    bucket = artifact_bucket(cluster, account)
+    version = code_hash()
     _upload(aws_client(session, "s3"), bucket, f"{PREFIX}/{version}")
     folder = str(deployed_folder(cluster))
     said: list[str] = []

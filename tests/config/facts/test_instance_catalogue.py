@@ -57,7 +57,8 @@ def network_gbps(network: dict[str, Any]) -> float:
 
 @pytest.mark.parametrize("name", sorted(INSTANCE_TYPES.keys() - {NOT_DESCRIBED}))
 def test_agrees_with_ec2(name: str, ec2_types: dict[str, dict[str, Any]]) -> None:
-    ours, theirs = INSTANCE_TYPES[name], ec2_types[name.removeprefix("ml.")]
+    ours = INSTANCE_TYPES[name]
+    theirs = ec2_types[name.removeprefix("ml.")]
     network = theirs["NetworkInfo"]
     devices = theirs.get("GpuInfo", {}).get("Gpus") or theirs.get("NeuronInfo", {}).get(
         "NeuronDevices", []

@@ -116,7 +116,8 @@ def holder_of(made: dict[str, Any], place: Place) -> Any:
 
 def shown(base: str, place: Place) -> str:
     """Return the place in the form of error messages; a group with an invalid name has its index."""
-    path, value = "", DOCUMENTS[base]
+    path = ""
+    value = DOCUMENTS[base]
     for depth, part in enumerate(place):
         value = value[part]  # type: ignore[index]
         if isinstance(part, int):

@@ -33,7 +33,8 @@ RUN = (
     *("train.log_every_steps=1", "train.save_every_steps=20", "train.eval_every_steps=50"),
     *("train.eval_packs=4", "optim.warmup_steps=100"),
 )
-WIDTH, PIXELS_PER_UNIT = 1600, 34
+WIDTH = 1600
+PIXELS_PER_UNIT = 34
 LOADERS = ("svg", "woff2", "ttf")
 PAGE = """<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="page.css">
 <body style="margin:0"><div id="root"></div><script>window.SHOWN = {shown};</script>

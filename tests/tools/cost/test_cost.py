@@ -161,7 +161,8 @@ def test_metadata_iops_included_in_a_capacity(capacity_gib: int, iops: int) -> N
 
 def test_fewer_hours_reduce_only_the_cost_of_nodes() -> None:
     cluster = cluster_with("eks", {})
-    always, sometimes = bill_of(cluster), bill_of(cluster, Usage(hours=73, nat_gb=0, logs_gb=0))
+    always = bill_of(cluster)
+    sometimes = bill_of(cluster, Usage(hours=73, nat_gb=0, logs_gb=0))
     kept = always.monthly_usd_of("kept")
     assert sometimes.monthly_usd_of("kept") == pytest.approx(kept)
     traffic = 100 * 0.045 + 10 * 0.50

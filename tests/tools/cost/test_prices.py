@@ -66,7 +66,8 @@ def used(usagetype: str, usd: str, **attributes: str) -> str:
     return product(usagetype.upper(), {"usagetype": usagetype, **attributes}, ("0", usd))
 
 
-ZFS, THROUGHPUT = {"fileSystemType": "OpenZFS"}, "Provisioned Throughput"
+ZFS = {"fileSystemType": "OpenZFS"}
+THROUGHPUT = "Provisioned Throughput"
 LISTS: dict[str, list[str]] = {
     "AmazonSageMaker": [
         used("USW2-Cluster:ml.g5.8xlarge", "3.0600000000", instanceType="ml.g5.8xlarge-Cluster"),
@@ -232,7 +233,8 @@ def test_older_prices_stay_if_the_list_has_none(tmp_path: Path) -> None:
     )
     (tmp_path / f"{REGION}.csv").write_text(older + stood_in)
     prices, said = refreshed(tmp_path, LISTS)
-    g5, mlflow = prices["hyperpod.ml.g5.8xlarge"], prices["mlflow.small"]
+    g5 = prices["hyperpod.ml.g5.8xlarge"]
+    mlflow = prices["mlflow.small"]
     assert (g5.usd, g5.source, g5.stand_in) == (3.06, "price-list-api", "")
     assert (mlflow.usd, mlflow.source) == (0.6, "sagemaker-page")
     assert "hyperpod.ml.g5.8xlarge: 3 -> 3.06 USD per hour" in said
@@ -264,7 +266,8 @@ def test_the_region_s_own_price_takes_precedence(tmp_path: Path) -> None:
     row = "key,usd,unit,as_of,source,stand_in\nnat.gateway,{},hour,,infracost,\n"
     for region, usd in (("us-east-1", "0.045"), ("eu-west-1", "0.048")):
         (tmp_path / f"{region}.csv").write_text(row.format(usd))
-    own, other = load_prices("eu-west-1", tmp_path), load_prices("sa-east-1", tmp_path)
+    own = load_prices("eu-west-1", tmp_path)
+    other = load_prices("sa-east-1", tmp_path)
     assert (own["nat.gateway"].usd, own["nat.gateway"].region) == (0.048, "eu-west-1")
     assert (other["nat.gateway"].usd, other["nat.gateway"].region) == (0.045, "us-east-1")
 

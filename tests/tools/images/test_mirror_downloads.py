@@ -90,7 +90,8 @@ def run(
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Have skopeo or docker on PATH, which write down how they were called; returns that file."""
-    folder, calls = tmp_path / "bin", tmp_path / "calls"
+    folder = tmp_path / "bin"
+    calls = tmp_path / "calls"
     folder.mkdir()
     # Nothing else: this machine may have the real ones.
     (folder / "grep").symlink_to("/usr/bin/grep")

@@ -102,7 +102,8 @@ def test_second_push_only_prints(
 ) -> None:
     engines.install("docker")
     assert make_push(monkeypatch) == 0
-    first, calls = capsys.readouterr().out, engines.verbs()
+    first = capsys.readouterr().out
+    calls = engines.verbs()
     assert make_push(monkeypatch) == 0
     assert capsys.readouterr().out == first
     assert engines.verbs() == calls

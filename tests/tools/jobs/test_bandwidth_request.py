@@ -13,7 +13,8 @@ from tests.tools.cluster_files import shipped
 from tools.jobs.slurm.request import SlurmWanted, job_request, user_folder
 from tools.jobs.work import PUBLISHED
 
-CLUSTER, P5 = shipped("slurm"), shipped("slurm-p5")
+CLUSTER = shipped("slurm")
+P5 = shipped("slurm-p5")
 
 
 def request(*settings: str, cluster: Any = P5, **wanted: Any) -> dict[str, Any]:
@@ -32,7 +33,8 @@ def test_it_takes_whole_nodes_and_brings_what_is_expected() -> None:
         "--nodes=2",
     ]
     assert "--exclusive" in found["sbatch"] and "--gpus-per-node=8" in found["sbatch"]
-    job, expected = found["job"], json.loads(found["config"])
+    job = found["job"]
+    expected = json.loads(found["config"])
     assert job["stage"] == "bandwidth" and job["efa"] and job["data_manifest"] == ""
     assert job["run_dir"].endswith("/esm2/runs/bandwidth-p5.48xlarge")
     assert expected["published"]["bus_gb_s"] == 465.87
@@ -76,7 +78,8 @@ def test_reports_what_does_not_fit(
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_published_figures_are_possible(name: str) -> None:
     """Bounds are for existing types, have a source, and are below the network's limit."""
-    figure, hardware = PUBLISHED[name], INSTANCE_TYPES[name]
+    figure = PUBLISHED[name]
+    hardware = INSTANCE_TYPES[name]
     limit = wire_limit_gb_s(
         hardware.network_gbps / 8, figure.num_nodes, figure.num_nodes * hardware.num_accelerators
     )

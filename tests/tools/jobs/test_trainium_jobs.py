@@ -22,7 +22,8 @@ from tools.jobs.slurm.request import SlurmWanted, job_request
 from tools.jobs.work import NamedRun
 
 RUN = Path("workloads/seqlm/configs/esm2_8m_sample.yaml")
-TRN1, TRN2 = shipped("slurm-trn1"), shipped_eks("eks-trn2")
+TRN1 = shipped("slurm-trn1")
+TRN2 = shipped_eks("eks-trn2")
 OF_NVIDIA = ("NCCL", "NVIDIA", "nvidia", "CUDA")
 
 
@@ -42,7 +43,8 @@ def request(*overrides: str, **changes: Any) -> dict[str, Any]:
 def test_slurm_gives_whole_nodes() -> None:
     """Jobs request no GRES, which HyperPod's Slurm is not known to have for these devices."""
     found = request()
-    options, job = found["sbatch"], found["job"]
+    options = found["sbatch"]
+    job = found["job"]
     assert {"--partition=trn1", "--nodes=4", "--exclusive"} <= set(options)
     assert not [option for option in options if option.startswith(("--gpus", "--gres"))]
     assert (job["gpus_per_node"], job["neuron_devices"], job["processes_per_node"]) == (0, 16, 32)
@@ -106,7 +108,8 @@ def test_pods_have_whole_nodes(operator: Any) -> None:
     manifest = job_manifest(job)
     check(manifest)
     spec = pod_templates(manifest)[0]["spec"]
-    (main,), (first, data) = spec["containers"], spec["initContainers"]
+    (main,) = spec["containers"]
+    (first, data) = spec["initContainers"]
     limits = main["resources"]["limits"]
     assert limits == main["resources"]["requests"] == first["resources"]["limits"]
     assert (limits["aws.amazon.com/neuron"], limits["vpc.amazonaws.com/efa"]) == ("16", "16")

@@ -57,7 +57,8 @@ class Upstream:
     def __init__(self, folder: Path, archive_url: str, archive: bytes) -> None:
         self.repository = folder / "upstream"
         self.repository.mkdir()
-        self._archive_url, self._archive = archive_url, archive
+        self._archive_url = archive_url
+        self._archive = archive
         self._git("init", "--quiet", "--initial-branch=main")
         self.write_chart("first")
         (self.repository / "README.md").write_text("not of the chart\n")

@@ -82,7 +82,8 @@ def test_an_interrupted_run_leaves_nothing_that_looks_whole_and_the_next_one_con
     number: int,
 ) -> None:
     """It is stopped while git fetches: a git of the PATH's that tells, and waits to be killed."""
-    programs, waiting = tmp_path / "programs", tmp_path / "waiting"
+    programs = tmp_path / "programs"
+    waiting = tmp_path / "waiting"
     programs.mkdir()
     slow = programs / "git"
     slow.write_text(

@@ -22,7 +22,8 @@ HASH = "0123456789abcdef"
 SOURCE = f"s3://sagemaker-esm2-p5-123456789012-us-east-1/lifecycle/{HASH}"
 P5 = shipped("slurm-p5")
 GROUPS = {group.role: group.name for group in P5.instance_groups}
-CONTROLLER, LOGIN = GROUPS["controller"], GROUPS["login"]
+CONTROLLER = GROUPS["controller"]
+LOGIN = GROUPS["login"]
 NODES = [node(CONTROLLER, 1), node(LOGIN, 1), node(LOGIN, 2), node(GROUPS["worker"], 1)]
 FAKE_APPLY = """
 import os, sys

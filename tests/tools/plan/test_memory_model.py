@@ -118,7 +118,8 @@ def test_parameter_counts_match_the_models(family: str, size: str) -> None:
 @pytest.mark.parametrize("rank", [4, 16])
 @pytest.mark.parametrize("family", MODEL_FAMILIES)
 def test_parameter_counts_with_adapters_match_the_models(family: str, rank: int) -> None:
-    lora, esm = LoraConfig(rank=rank), small_config(family)
+    lora = LoraConfig(rank=rank)
+    esm = small_config(family)
     model = adapted(esm, lora)
     parameters = parameters_of(run_config(512, lora=lora), shape_of_config(esm))
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -132,7 +133,8 @@ def test_parameter_counts_with_adapters_match_the_models(family: str, rank: int)
 @pytest.mark.parametrize("family", MODEL_FAMILIES)
 def test_agrees_with_the_tensors_that_autograd_keeps(family: str, number_bytes: int) -> None:
     """Autograd keeps all layers but the last one as a whole, and the last up to its feed-forward block."""
-    esm, tokens = small_config(family), 1024
+    esm = small_config(family)
+    tokens = 1024
     model = of_config(esm).masked_lm.packed(esm)
     kept = kept_bytes(model, masked_pack(tokens, torch.device("cpu")), number_bytes)
     layout = layout_of(run_config(tokens), esm, number_bytes, KINDS[number_bytes])
@@ -199,7 +201,8 @@ def test_other_runs_keep_no_copies(override: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("family", MODEL_FAMILIES)
 def test_agrees_with_checkpointing(family: str) -> None:
-    esm, tokens = small_config(family), 2048
+    esm = small_config(family)
+    tokens = 2048
     model = of_config(esm).masked_lm.packed(esm)
     model.activation_checkpointing = True
     kept = kept_bytes(model, masked_pack(tokens, torch.device("cpu")), 2)
@@ -213,7 +216,8 @@ def test_agrees_with_checkpointing(family: str) -> None:
 @pytest.mark.parametrize("targets", [LoraConfig().targets, ("query", "value")])
 @pytest.mark.parametrize("family", MODEL_FAMILIES)
 def test_agrees_with_adapters(family: str, targets: tuple[str, ...]) -> None:
-    esm, tokens = small_config(family), 1024
+    esm = small_config(family)
+    tokens = 1024
     lora = LoraConfig(targets=targets)  # type: ignore[arg-type]
     rows = torch.arange(0, tokens, LENGTH)
     kept = kept_bytes(adapted(esm, lora), pack_of(tokens, rows=rows, device=torch.device("cpu")), 2)
@@ -254,9 +258,11 @@ def peak_of_step(model: nn.Module, pack: Pack, number_bytes: int) -> int:
 def test_agrees_with_real_peaks_on_the_cpu(
     family: str, number_bytes: int, checkpointing: bool, layers: int, tokens: int
 ) -> None:
-    esm, length = small_config(family), tokens // 2
+    esm = small_config(family)
+    length = tokens // 2
     esm.num_hidden_layers = layers
-    model, device = of_config(esm).masked_lm.packed(esm), torch.device("cpu")
+    model = of_config(esm).masked_lm.packed(esm)
+    device = torch.device("cpu")
     model.activation_checkpointing = checkpointing
     loss_of(model, masked_pack(256, device), number_bytes).backward()  # creates the gradients
     peak = peak_of_step(model, masked_pack(tokens, device, length), number_bytes)
@@ -272,7 +278,8 @@ def test_agrees_with_real_peaks_on_the_cpu(
 @pytest.mark.parametrize(("mode", "least"), [("ddp", 0.85), ("fsdp", 0.75)])
 def test_copies_of_weights_in_a_wide_model(mode: Literal["ddp", "fsdp"], least: float) -> None:
     """With few tokens and wide layers, copies are most of the peak. With FSDP the model overestimates."""
-    esm, tokens = published_config("150M"), 64
+    esm = published_config("150M")
+    tokens = 64
     esm.num_hidden_layers = 2
     config = replace(run_config(tokens), parallel=ParallelConfig(mode=mode))
     with torch.device("meta"):

@@ -259,7 +259,9 @@ def test_recomputed_layers_take_time() -> None:
 
 def test_daly_is_the_best_interval() -> None:
     """A search finds the lowest cost per unit of work (Daly's equation 13, exponential failures)."""
-    stall, failures, restart = 60.0, 3600.0, 900.0
+    stall = 60.0
+    failures = 3600.0
+    restart = 900.0
 
     def cost(interval: float) -> float:
         work = (
@@ -405,8 +407,10 @@ def test_days_and_dollars_follow_from_speed_and_failures(plan: Plan) -> None:
 
 
 def test_reports_if_recomputation_is_unnecessary(plan: Plan) -> None:
-    hint, other = "train.activation_checkpointing=false", "train.activation_checkpointing=true"
-    recomputing, kept = plan("esm2_3b", "slurm-p5", other)[1], plan("esm2_3b", "slurm-p5")[1]
+    hint = "train.activation_checkpointing=false"
+    other = "train.activation_checkpointing=true"
+    recomputing = plan("esm2_3b", "slurm-p5", other)[1]
+    kept = plan("esm2_3b", "slurm-p5")[1]
     told = re.findall(rf"With ([\d.]+ GiB) it may also fit .*: ARGS={hint}", recomputing)
     assert told == re.findall(r"fits: ([\d.]+ GiB) of", kept) and hint not in kept
     # The layers of 15B do not fit with packs of this size.

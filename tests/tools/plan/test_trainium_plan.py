@@ -125,7 +125,10 @@ def test_rejects_unsupported_runs(
 
 
 def test_agrees_with_the_tensors_of_window_attention() -> None:
-    heads, size, longest, tokens = 4, 16, 128, 1024
+    heads = 4
+    size = 16
+    longest = 128
+    tokens = 1024
     config = RunFile(
         name="memory",
         model=ModelConfig(max_residues=longest - 2),

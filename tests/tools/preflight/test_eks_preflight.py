@@ -124,7 +124,8 @@ def test_principals_must_exist(answer: Any, level: str, message: str) -> None:
 
 
 def test_users_and_principals_of_other_accounts() -> None:
-    user, other = f"arn:aws:iam::{ACCOUNT}:user/ada", "arn:aws:iam::210987654321:role/platform"
+    user = f"arn:aws:iam::{ACCOUNT}:user/ada"
+    other = "arn:aws:iam::210987654321:role/platform"
     entries = [{"principal_arn": arn, "level": "view"} for arn in (user, other)]
     cluster = shipped_eks("eks", kubernetes={"access": entries})
     aws = eks_account(cluster)

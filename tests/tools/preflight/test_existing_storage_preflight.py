@@ -12,12 +12,10 @@ from tests.tools.answering_aws import AnsweringAws, Parameters
 from tests.tools.cluster_files import shipped
 from tests.tools.preflight.report import findings
 
-LUSTRE, HOME, BUCKET, VPC = (
-    "fs-0123456789abcdef0",
-    "fs-0fedcba9876543210",
-    "lab-proteins",
-    "vpc-0123456789abcdef0",
-)
+LUSTRE = "fs-0123456789abcdef0"
+HOME = "fs-0fedcba9876543210"
+BUCKET = "lab-proteins"
+VPC = "vpc-0123456789abcdef0"
 NETWORK = "esm2-slurm-slurm-network"
 STORAGE = {
     "lustre": {"existing": {"file_system_id": LUSTRE, "mount_name": "abcdev4v"}},
@@ -162,7 +160,8 @@ def test_refuses_storage_that_does_not_fit(name: str) -> None:
 
 def test_warns_of_another_security_group_and_of_a_bucket_without_versions() -> None:
     existing = Existing()
-    existing.group, existing.versioning = "default", {}
+    existing.group = "default"
+    existing.versioning = {}
     warnings = levels(existing)["WARN"]
     assert len([text for text in warnings if "let the cluster's security group in" in text]) == 2
     assert any("keeps no versions" in text for text in warnings)

@@ -279,7 +279,8 @@ def test_a_closed_vpc_allows_no_downloads_from_the_internet() -> None:
 
 def test_a_closed_vpc_without_s3_cannot_start_nodes() -> None:
     vpc = Vpc()
-    vpc.routes, vpc.endpoints = [], [endpoint(name) for name in SERVICES]
+    vpc.routes = []
+    vpc.endpoints = [endpoint(name) for name in SERVICES]
     messages = [
         message for level, _, message in problems(vpc.account(CLOSED), CLOSED) if level == "FAIL"
     ]

@@ -13,8 +13,11 @@ from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.sagemaker_services import check_mlflow
 
-SLURM, WITH_SERVER, WITH_APP = shipped("slurm"), shipped("slurm-p5"), shipped_eks("eks-p5")
-SERVERS, APPS = "Number of Tracking Servers", "Maximum number of MLflow Apps"
+SLURM = shipped("slurm")
+WITH_SERVER = shipped("slurm-p5")
+WITH_APP = shipped_eks("eks-p5")
+SERVERS = "Number of Tracking Servers"
+APPS = "Maximum number of MLflow Apps"
 
 
 def found(aws: AnsweringAws, cluster: Any) -> list[Finding]:

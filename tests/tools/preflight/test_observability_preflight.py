@@ -16,7 +16,9 @@ from tools.preflight import observability
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
 
-SLURM, P5, EKS_P5 = shipped("slurm"), shipped("slurm-p5"), shipped_eks("eks-p5")
+SLURM = shipped("slurm")
+P5 = shipped("slurm-p5")
+EKS_P5 = shipped_eks("eks-p5")
 TEAM = EKS_P5.observability.grafana.admins[0]
 STORE = "d-0123456789"
 

@@ -87,7 +87,8 @@ class DeployedStacks:
     def _list_events(self, parameters: Parameters) -> dict[str, Any]:
         """Two events a page, the newest first."""
         name = self._name(parameters)
-        start, events = int(parameters.get("NextToken", 0)), self._events[name][::-1]
+        start = int(parameters.get("NextToken", 0))
+        events = self._events[name][::-1]
         self.event_pages.append(name)
         more = {"NextToken": str(start + 2)} if start + 2 < len(events) else {}
         return {"StackEvents": events[start : start + 2]} | more

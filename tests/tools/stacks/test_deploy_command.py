@@ -41,7 +41,8 @@ def storage_and(hyperpod: tuple[dict[str, Any], dict[str, Any]]) -> list[Pair]:
 
 
 def test_a_stack_that_stops_using_a_removed_value_comes_first() -> None:
-    before, after = template(imports=("a", "b")), template(imports=("a",))
+    before = template(imports=("a", "b"))
+    after = template(imports=("a",))
     assert first_to_deploy(SLURM, storage_and((before, after))) == ["SlurmHyperPodStack"]
 
 
@@ -99,7 +100,8 @@ class Deployment:
 
     def log_groups(self, *groups: dict[str, Any]) -> list[str]:
         """Set the account's log groups, and return the list of later deletions."""
-        there, deleted = {group["logGroupName"]: group for group in groups}, list[str]()
+        there = {group["logGroupName"]: group for group in groups}
+        deleted = list[str]()
 
         def delete(parameters: Parameters) -> dict[str, Any]:
             deleted.append(parameters["logGroupName"])

@@ -75,7 +75,8 @@ CHANGES: list[tuple[Change, str, bool]] = [
 
 @pytest.mark.parametrize(("change", "text", "is_certain"), CHANGES)
 def test_each_is_noticed(change: Change, text: str, is_certain: bool) -> None:
-    old, new = deployed(), deployed()
+    old = deployed()
+    new = deployed()
     change(new)
     (found,) = [notice for name in old for notice in find_notices(name, old[name], new[name])]
     assert text in found.text
@@ -94,7 +95,8 @@ def test_a_change_of_a_cluster_whose_groups_karpenter_scales_is_noticed() -> Non
 
 
 def test_growth_is_no_matter() -> None:
-    old, new = deployed(), deployed()
+    old = deployed()
+    new = deployed()
     resource(new, "Lustre")["Properties"]["StorageCapacity"] = 2400
     resource(new, "Lustre")["DeletionPolicy"] = "RetainExceptOnCreate"
     cluster_of(new)["InstanceGroups"].append({"InstanceGroupName": "more"})
@@ -126,7 +128,8 @@ def test_notes_are_not_followed_by_the_all_clear(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    old, new = stack_templates.storage(), stack_templates.storage()
+    old = stack_templates.storage()
+    new = stack_templates.storage()
     new["Resources"]["Lustre"]["Properties"]["LustreConfiguration"]["EfaEnabled"] = uncertain
     for name, template in (("old", old), ("new", new)):
         (tmp_path / name).write_text(json.dumps(template))

@@ -30,7 +30,8 @@ def templates() -> dict[str, Template]:
 
 def losses(change: Callable[[dict[str, Template]], None]) -> list[PreciousLoss]:
     """Return the losses of a deployment of all three stacks with a change."""
-    old, new = templates(), templates()
+    old = templates()
+    new = templates()
     change(new)
     return find_precious_losses([Pair(name, old[name], new[name]) for name in ORDER], region=REGION)
 
@@ -199,7 +200,8 @@ def test_two_files_are_compared_without_aws(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    old, new = stack_templates.storage(), stack_templates.storage()
+    old = stack_templates.storage()
+    new = stack_templates.storage()
     new["Resources"]["Lustre"]["Properties"] |= {
         "StorageCapacity": capacity,
         "StorageType": storage_type,

@@ -46,14 +46,16 @@ def test_stack_names(name: str) -> None:
         for construct_id, artifact in manifest["artifacts"].items()
         if artifact["type"] == "aws:cloudformation:stack"
     }
-    ids, names = construct_ids(cluster), stack_names(cluster)
+    ids = construct_ids(cluster)
+    names = stack_names(cluster)
     assert made == dict(
         zip(wanted_stacks(cluster, ids), wanted_stacks(cluster, names), strict=True)
     )
 
 
 def test_resource_names(name: str) -> None:
-    cluster, made = shipped(name), templates(FILES[name])
+    cluster = shipped(name)
+    made = templates(FILES[name])
     buckets = resources(made[STORAGE], "AWS::S3::Bucket").values()
     named = [
         bucket["Properties"]["BucketName"]

@@ -64,7 +64,8 @@ def test_splits_ids_and_sequences_are_those_of_the_data(
 ) -> None:
     config, facts, files = sample
     manifest = Manifest.load(config.data.path)
-    train, validation = sequences(files.proteins("train")), sequences(files.proteins("validation"))
+    train = sequences(files.proteins("train"))
+    validation = sequences(files.proteins("validation"))
     assert not {*train} & {*validation}
     assert (facts.num_train, facts.num_validation) == (len(train), len(validation))
     assert len(train) == manifest.splits["train"].records > 5000
@@ -91,7 +92,9 @@ def test_an_export_is_made_once(
 def write_members(folder: Path) -> tuple[Path, Path]:
     """240 members of 60 clusters, of 1 to 7."""
     rng = np.random.default_rng(1)
-    lines, table, number = [], [], 0
+    lines = []
+    table = []
+    number = 0
     for cluster in range(60):
         for _ in range(1 + cluster % 7):
             lines.append(
@@ -116,7 +119,8 @@ def test_clusters_keep_their_members(tmp_path: Path) -> None:
         execution=Execution(workers=1),
     )
     config = of_data(out)
-    facts, files = export_run(config), export_files(out)
+    facts = export_run(config)
+    files = export_files(out)
     cluster_of = dict(line.split("\t") for line in table.read_text().splitlines())
     clusters = pandas.read_parquet(files.clusters("train"))["ur90_id"]
     members = sequences(files.proteins("train"))
@@ -139,7 +143,8 @@ def test_what_is_interrupted_leaves_nothing(
 ) -> None:
     out = tmp_path / "data"
     out.symlink_to(prepared)
-    config, files = of_data(out), export_files(out)
+    config = of_data(out)
+    files = export_files(out)
     written = export._write_split
 
     def interrupted(folder: Path, split: Split, made: ExportFiles) -> int:
@@ -185,7 +190,8 @@ def test_an_export_of_other_data_is_in_the_way(prepared: Path, tmp_path: Path) -
 @pytest.mark.parametrize("kind", ["binary", "multiclass", "regression"])
 def test_tables_keep_labels_and_splits(kind: str, tiny_model: Path, tmp_path: Path) -> None:
     config = load_config(write_task_file(tmp_path, tiny_model, kind))
-    facts, files = export_run(config), export_files(config.data.path)
+    facts = export_run(config)
+    files = export_files(config.data.path)
     for name in SPLITS:
         split = LabelledSplit(config.data.path, name)
         units = np.arange(split.num_units)

@@ -252,7 +252,8 @@ def test_a_conversion_is_there_whole_or_not_at_all(
         "model.init_from=facebook/esm2",
         f"data.downloads={tmp_path}",
     ]
-    config, target = load_config(tmp_path / "run.yaml", overrides), tmp_path / "facebook-esm2-nemo"
+    config = load_config(tmp_path / "run.yaml", overrides)
+    target = tmp_path / "facebook-esm2-nemo"
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "7")
     monkeypatch.setenv(CONVERTER_STATUS, "1")
@@ -310,7 +311,8 @@ def test_the_build_reads_the_installed_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And ends where that takes something else; nothing of it is imported."""
-    packages, before = make_packages(tmp_path / "packages"), set(sys.modules)
+    packages = make_packages(tmp_path / "packages")
+    before = set(sys.modules)
     monkeypatch.syspath_prepend(packages)
     assert check_installed() == 0
     script = packages / "bionemo/esm2/scripts/finetune_esm2.py"

@@ -99,7 +99,8 @@ def test_the_card_has_the_facts_of_the_run(run: Path, prepared: Path) -> None:
     results = json.loads((run_dir / "all_results.json").read_text())
     manifest = json.loads((prepared / "manifest.json").read_text())
     evaluation = json.loads((run_dir / "evaluation-validation.json").read_text())
-    text, train = card.text, manifest["splits"]["train"]
+    text = card.text
+    train = manifest["splits"]["train"]
     (source,) = manifest["sources"]
     for row in (
         ("proteins.fasta", f"{source['bytes']:,}", source["sha256"]),
@@ -134,7 +135,8 @@ def test_the_card_has_the_facts_of_the_run(run: Path, prepared: Path) -> None:
 def test_the_snippet_of_the_card_runs(
     head: str, pipeline: str, setting: dict[str, Any], tmp_path: Path
 ) -> None:
-    model, run_file = tmp_path / "run/model", tmp_path / "run.yaml"
+    model = tmp_path / "run/model"
+    run_file = tmp_path / "run.yaml"
     if head == "causal":
         write_model(model, ["what is a protein", "a chain of residues"] * 20, 300)
         (tmp_path / "run/config.yaml").write_text(yaml.safe_dump({"chat": setting, "lora": None}))

@@ -46,7 +46,8 @@ def test_processes_meet_on_the_host_before_weights_are_sent(
 ) -> None:
     """The first reads tens of gigabytes, for which NCCL's collectives would not wait."""
     order: list[str] = []
-    meet, send = Processes.sum_on_host, trainer.parallelize
+    meet = Processes.sum_on_host
+    send = trainer.parallelize
 
     def watched(what: str, function: Any) -> Any:
         return lambda *arguments: order.append(what) or function(*arguments)

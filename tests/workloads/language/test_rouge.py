@@ -19,10 +19,12 @@ def random_text(draw: random.Random) -> str:
 def test_scores_are_those_of_rouge_score() -> None:
     from rouge_score.rouge_scorer import RougeScorer  # imports nltk, which takes seconds
 
-    draw, scorer = random.Random(0), RougeScorer(list(MEASURES), use_stemmer=False)
+    draw = random.Random(0)
+    scorer = RougeScorer(list(MEASURES), use_stemmer=False)
     distinct = set()
     for _ in range(300):
-        reference, written = random_text(draw), random_text(draw)
+        reference = random_text(draw)
+        written = random_text(draw)
         expected = {
             name: found.fmeasure for name, found in scorer.score(reference, written).items()
         }

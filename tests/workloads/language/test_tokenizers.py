@@ -18,7 +18,8 @@ from tests.workloads.language.question_runs import write_run_file, write_table
 
 BAR = "\N{FULLWIDTH VERTICAL LINE}"
 START, END = (f"<{BAR}{word}▁of▁sentence{BAR}>" for word in ("begin", "end"))
-USER, ASSISTANT = f"<{BAR}User{BAR}>", f"<{BAR}Assistant{BAR}>"
+USER = f"<{BAR}User{BAR}>"
+ASSISTANT = f"<{BAR}Assistant{BAR}>"
 CHAT_TEMPLATE = (
     f"{{{{ bos_token }}}}{{% for m in messages %}}{USER}{{{{ m['content'] }}}}{{% endfor %}}"
     f"{{% if add_generation_prompt %}}{ASSISTANT}{{{{ '<think>\\n' }}}}{{% endif %}}"
@@ -50,7 +51,8 @@ def shipped_chat() -> ChatConfig:
 
 
 def test_the_shipped_prompt_is_that_of_the_chat_template(distilled: Path) -> None:
-    chat, question = shipped_chat(), "Does the heart hurt?"
+    chat = shipped_chat()
+    question = "Does the heart hurt?"
     template = Template(chat, distilled)
     template.check([question])
     assert template.prompts([question]) == Template(replace(chat, prompt=None), distilled).prompts(

@@ -12,7 +12,8 @@ from seqlm.proteins.model.protein_packs import ProteinStream
 from seqlm.training.packing import PackShape
 from seqlm.training.records import RecordSplit
 
-NUM_CLUSTERS, MEMBERS = 60, 4
+NUM_CLUSTERS = 60
+MEMBERS = 4
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,8 @@ def split(
     sequences: dict[str, tuple[str, bytes]], tmp_path_factory: pytest.TempPathFactory
 ) -> RecordSplit:
     folder = tmp_path_factory.mktemp("members")
-    fasta, table = folder / "members.fasta", folder / "membership.tsv"
+    fasta = folder / "members.fasta"
+    table = folder / "membership.tsv"
     fasta.write_text(
         "".join(f">{name}\n{text.decode()}\n" for name, (_, text) in sequences.items())
     )

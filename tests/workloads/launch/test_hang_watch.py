@@ -59,7 +59,8 @@ HANG_SECONDS = 6
 def test_what_is_a_hang_and_what_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hang_watch, "POLL_SECONDS", 0.1)
     monkeypatch.setenv(BEATS_FOLDER, "")
-    beats, stacks = tmp_path / "beats", tmp_path / "job/stacks/1"
+    beats = tmp_path / "beats"
+    stacks = tmp_path / "job/stacks/1"
     beats.mkdir()
     end = str(tmp_path / "end")
     # The last stands still only when the others are where they should be, however long that takes them.
@@ -103,7 +104,8 @@ def test_a_process_that_never_begins_has_hung(
     """No other node can answer, so the agent ends, and Slurm ends the other processes."""
     monkeypatch.setattr(hang_watch, "POLL_SECONDS", 0.1)
     monkeypatch.setenv(BEATS_FOLDER, "")
-    stacks, endings = tmp_path / "job/stacks/1", tmp_path / "job/endings/1"
+    stacks = tmp_path / "job/stacks/1"
+    endings = tmp_path / "job/endings/1"
     watch = HangWatch(
         channel=HangChannel("node-1"),
         beats=tmp_path,

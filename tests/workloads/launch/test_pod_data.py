@@ -76,7 +76,8 @@ def test_other_pods_wait_for_the_first_one(
     busy: type[ValueError],
 ) -> None:
     """Whether it prepares or still downloads."""
-    config, asked = run_of(fasta), []
+    config = run_of(fasta)
+    asked = []
 
     def prepare_later(wanted: RunFile) -> None:
         asked.append(wanted)

@@ -20,7 +20,8 @@ from seqlm.training.checkpoint import Checkpointer
 from seqlm.training.checksums import CHECKPOINT_FILE, crc32, seal
 from seqlm.training.processes import processes
 
-SHARD, METADATA = "__0_0.distcp", ".metadata"
+SHARD = "__0_0.distcp"
+METADATA = ".metadata"
 
 
 class Payload:

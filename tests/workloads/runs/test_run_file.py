@@ -154,8 +154,11 @@ def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
         (tmp_path / run / "model" / "config.json").write_text(json.dumps(document))
         return f"inference.model={tmp_path / run / 'model'}"
 
-    masked, tuned = folder("masked", "EsmForMaskedLM"), folder("tuned", "EsmForTokenClassification")
-    fasta, table, mutations = tmp_path / "a.fasta", tmp_path / "a.csv", tmp_path / "m.csv"
+    masked = folder("masked", "EsmForMaskedLM")
+    tuned = folder("tuned", "EsmForTokenClassification")
+    fasta = tmp_path / "a.fasta"
+    table = tmp_path / "a.csv"
+    mutations = tmp_path / "m.csv"
     fasta.write_text(">a\nMKTAYIAKQRQISFVKSHFSRQ\n")
     table.write_text("id,chain,place\na,MKTAYIAKQRQISFVKSHFSRQ,x\n")
     mutations.write_text("change\nA4G\n")
@@ -163,7 +166,8 @@ def test_mistakes_are_found_before_torch_is_imported(tmp_path: Path) -> None:
     task = tmp_path / "task.yaml"
     columns = {"kind": "multiclass", "table": [str(table)], "label_columns": ["place"]}
     task.write_text(yaml.safe_dump({"task": columns, "data": {"path": str(tmp_path / "data")}}))
-    sample, runs = ["--config", str(SAMPLE)], f"runs={tmp_path}"
+    sample = ["--config", str(SAMPLE)]
+    runs = f"runs={tmp_path}"
     source = f"inference.input=[{fasta}]"
     cases = {
         "there is no folder": ["serve", "--model", "no/folder", "--port", "0"],

@@ -21,7 +21,8 @@ from seqlm.proteins.pretraining import evaluation
 from seqlm.proteins.pretraining import objective as pretraining
 from seqlm.runs.run_file import run_stage
 
-calls, evaluated = count(1), count(1)
+calls = count(1)
+evaluated = count(1)
 
 
 def hindered_mask_pack(*arguments: Any) -> Any:

@@ -10,7 +10,8 @@ import pytest
 from seqlm.training import heartbeat
 from seqlm.training.heartbeat import BeatLines
 
-EVERY, SECONDS = 0.02, 10.0
+EVERY = 0.02
+SECONDS = 10.0
 
 
 @pytest.fixture

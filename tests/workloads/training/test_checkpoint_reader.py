@@ -222,11 +222,13 @@ def test_tensors_come_from_the_folders_own_files(
 
 def unframed(data: bytes) -> bytes:
     """Opcodes of a pickle without its protocol and frames."""
-    result, rest = b"", data[2:]
+    result = b""
+    rest = data[2:]
     while rest:
         assert rest[:1] == b"\x95"
         length = int.from_bytes(rest[1:9], "little")
-        result, rest = result + rest[9 : 9 + length], rest[9 + length :]
+        result = result + rest[9 : 9 + length]
+        rest = rest[9 + length :]
     return result
 
 

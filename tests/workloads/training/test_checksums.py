@@ -64,7 +64,8 @@ def foreign(model: Path) -> Path:
     return model
 
 
-SHARD, DOCUMENT = "__0_0.distcp", "checkpoint.json"
+SHARD = "__0_0.distcp"
+DOCUMENT = "checkpoint.json"
 
 
 @pytest.mark.parametrize(
@@ -253,7 +254,8 @@ class Together:
     """Processes that are threads."""
 
     def __init__(self, world_size: int) -> None:
-        self.barrier, self.parts = threading.Barrier(world_size), [{} for _ in range(world_size)]
+        self.barrier = threading.Barrier(world_size)
+        self.parts = [{} for _ in range(world_size)]
 
     def place(self, rank: int) -> Processes:
         def gather(mine: dict[Any, Any]) -> dict[Any, Any]:

@@ -61,14 +61,16 @@ def test_batches_give_what_torch_gives_one_by_one(monkeypatch: pytest.MonkeyPatc
     """In stacks of at most two matrices; products of a batch may round otherwise, in bf16."""
     monkeypatch.setattr(optimizer, "STACK_BYTES", 2 * 2 * 24 * 33)
     ours, theirs = ([nn.Parameter(x) for x in matrices(0)] for _ in range(2))
-    batched, plain = BatchedMuon(ours, **SETTINGS), Muon(theirs, **SETTINGS)  # type: ignore[arg-type]
+    batched = BatchedMuon(ours, **SETTINGS)
+    plain = Muon(theirs, **SETTINGS)  # type: ignore[arg-type]
     for seed in range(1, 4):
         step_with(batched, ours, matrices(seed))
         step_with(plain, theirs, matrices(seed))
     for one, other in zip(ours, theirs, strict=True):
         # An update's elements are about 0.2 of the learning rate, 3 significant digits of them are bf16's.
         torch.testing.assert_close(one, other, atol=2e-5, rtol=0)
-        found, expected = batched.state[one], plain.state[other]
+        found = batched.state[one]
+        expected = plain.state[other]
         assert found.keys() == expected.keys() == {"momentum_buffer"}
         torch.testing.assert_close(found["momentum_buffer"], expected["momentum_buffer"])
 
@@ -123,7 +125,8 @@ def test_a_flag_stops_every_update() -> None:
 def compare_sharded(file: Path) -> None:
     """Run by each of two processes: FSDP2 over both, then HSDP of two replicas."""
     dist.init_process_group("gloo")
-    rank, expected = dist.get_rank(), torch.load(file)
+    rank = dist.get_rank()
+    expected = torch.load(file)
     for sizes in ((2,), (2, 1)):
         mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("replicate", "shard")[-len(sizes) :])
         model = Model()

@@ -62,7 +62,8 @@ def test_packs_hold_whole_crops_with_cls_and_eos(split: RecordSplit) -> None:
         host = stream.load(pack)
         assert len(host.tokens) == 512
         for index, place in enumerate(pack.places):
-            a, b = host.cumulative[index], host.cumulative[index + 1]
+            a = host.cumulative[index]
+            b = host.cumulative[index + 1]
             full = split.token_ids(place)
             start = pack.starts[index]
             length = pack.lengths[index]
@@ -84,7 +85,8 @@ def test_crops_move_from_epoch_to_epoch(split: RecordSplit) -> None:
             for unit, start in zip(pack.units, pack.starts, strict=True)
         }
 
-    first, second = starts(0), starts(1)
+    first = starts(0)
+    second = starts(1)
     moved = sum(first[unit] != second[unit] for unit in first)
     assert moved > 10
 

@@ -27,7 +27,8 @@ class Ddp211(nn.Module):
         gradient_as_bucket_view: bool = False,
     ) -> None:
         super().__init__()
-        self.module, self.syncs_buffers = module, broadcast_buffers
+        self.module = module
+        self.syncs_buffers = broadcast_buffers
 
 
 class Ddp213(nn.Module):
@@ -43,7 +44,8 @@ class Ddp213(nn.Module):
     ) -> None:
         super().__init__()
         assert broadcast_buffers is None
-        self.module, self.syncs_buffers = module, forward_sync_buffers
+        self.module = module
+        self.syncs_buffers = forward_sync_buffers
 
 
 @pytest.mark.parametrize("ddp", [Ddp211, Ddp213])

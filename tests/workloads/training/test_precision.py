@@ -183,7 +183,8 @@ def test_the_first_process_selects_for_all(tmp_path: Path) -> None:
 
 
 def _member(folder: Path) -> None:
-    rank, measured = int(os.environ["RANK"]), list[int]()
+    rank = int(os.environ["RANK"])
+    measured = list[int]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(precision, "has_bf16_instructions", lambda: True)
         patch.setattr(precision, "bf16_speedup", lambda: measured.append(rank) or [0.5, 9.0][rank])

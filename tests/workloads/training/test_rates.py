@@ -87,7 +87,8 @@ def test_executed_flops_are_those_that_torch_counts(
     model, expected = counted(kind, tiny_config, recomputed=recomputed, frozen=frozen)
     pairs = sum(length**2 for length in LENGTHS)
     # Those over the vocabulary are few, and not counted.
-    hidden, passes = tiny_config.hidden_size, 2 + (not frozen) + recomputed
+    hidden = tiny_config.hidden_size
+    passes = 2 + (not frozen) + recomputed
     expected -= len(model.on_vocabulary) * 2 * passes * hidden**2 * tiny_config.vocab_size
     found = executed_flops(model, sum(LENGTHS), ROWS, pairs, recomputed=recomputed, on_cpu=True)
     assert found == expected
@@ -97,8 +98,10 @@ def test_model_flops_count_the_last_layer_in_full_and_nothing_twice(
     tiny_config: PretrainedConfig, family: str
 ) -> None:
     model, _ = counted("masked_lm", tiny_config, recomputed=False, frozen=False)
-    tokens, pairs = sum(LENGTHS), sum(length**2 for length in LENGTHS)
-    hidden, inner = tiny_config.hidden_size, tiny_config.intermediate_size
+    tokens = sum(LENGTHS)
+    pairs = sum(length**2 for length in LENGTHS)
+    hidden = tiny_config.hidden_size
+    inner = tiny_config.intermediate_size
     matrices = {"esm2": 2, "esmc": 3}[family]  # SwiGLU has a gate
     # With the head's first matrix.
     skipped = 6 * (tokens - ROWS) * (hidden**2 + matrices * hidden * inner + hidden**2)

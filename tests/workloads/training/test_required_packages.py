@@ -32,7 +32,9 @@ REQUIRED = (
     "matplotlib",
 )
 """Packages that README.md names."""
-LORA, SERVING, MAPS = ("peft", "bitsandbytes"), ("starlette", "uvicorn"), ("pandas",)
+LORA = ("peft", "bitsandbytes")
+SERVING = ("starlette", "uvicorn")
+MAPS = ("pandas",)
 KERNELS = ("triton",)
 """Package that comes with torch's builds for GPUs, and not with those for CPUs."""
 EXTRA = {
@@ -101,7 +103,8 @@ def normalized(name: str) -> str:
 
 def with_requirements(names: Iterable[str]) -> set[str]:
     """Distributions with all that they require, as far as it is installed."""
-    found, waiting = set[str](), list(names)
+    found = set[str]()
+    waiting = list(names)
     while waiting:
         name = normalized(waiting.pop())
         if name in found:

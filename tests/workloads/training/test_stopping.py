@@ -95,7 +95,8 @@ def test_sigterm_saves_and_the_same_command_resumes(run_file: Path) -> None:
     assert [path.name for path in (run_dir / "checkpoints").iterdir()] == [f"step-{step:08d}"]
     assert not (run_dir / "all_results.json").exists()
     # Then only one of both gets a signal, during an evaluation.
-    log, often = run_file.with_name("stopped"), "train.eval_every_steps=2"
+    log = run_file.with_name("stopped")
+    often = "train.eval_every_steps=2"
     with forked(2, hindered_training.main, *command, often, log=log, STOP_RANK="1") as stopped:
         assert 143 in stopped.ends()
     assert "is saved in" in stopped.output and step < max(losses(run_dir)) <= step + 2 < NUM_STEPS

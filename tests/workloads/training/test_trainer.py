@@ -69,7 +69,8 @@ def test_a_step_that_is_not_finite_changes_nothing(
         trainer.step(second)
         result = trainer.settle()
         assert result is not None and trainer.settle() is result
-        before, loss_sum = state_of(trainer), trainer.progress.loss_sum
+        before = state_of(trainer)
+        loss_sum = trainer.progress.loss_sum
         trainer.step(third)  # not read yet
         with pytest.raises(
             NonFiniteLossError, match=rf"^step 3: {figures} at .*the weights were not touched"
@@ -99,7 +100,8 @@ def test_no_checkpoint_of_a_step_that_is_not_finite(
     run_file: Path, spoil: Spoil, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Step 6 would be saved at once. Step 7 is not logged: its figures are read when step 8 is launched."""
-    saved, save = [], Checkpointer.save
+    saved = []
+    save = Checkpointer.save
 
     def noted(checkpointer: Checkpointer, step: int, *arguments: Any) -> None:
         saved.append(step)

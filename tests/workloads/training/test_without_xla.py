@@ -32,7 +32,8 @@ def test_windows_give_what_proteins_one_by_one_give(max_length: int, num_tokens:
     torch.manual_seed(0)
     qkv = torch.randn(num_tokens, 3, 4, 16, requires_grad=True)
     angles = torch.randn(num_tokens, 1, 8)
-    cos, sin = angles.cos(), angles.sin()
+    cos = angles.cos()
+    sin = angles.sin()
     upstream = torch.randn(num_tokens, 4, 16)
 
     expected = packed_attention(*qkv.unbind(1), cos, sin, Segments(cumulative, max_length))

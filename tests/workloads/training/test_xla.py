@@ -124,9 +124,11 @@ def results(run_dir: Path) -> dict[str, Any]:
 
 
 def test_losses_and_scores_are_those_of_the_cpu(trained: Trained) -> None:
-    on_cpu, on_xla = trained.folder / "cpu", trained.folder / "xla"
+    on_cpu = trained.folder / "cpu"
+    on_xla = trained.folder / "xla"
     assert largest_difference(losses(on_cpu), losses(on_xla)) < TOLERANCE
-    found, expected = results(on_xla), results(on_cpu)
+    found = results(on_xla)
+    expected = results(on_cpu)
     assert found["environment"]["device"] == "XLA:CPU" != expected["environment"]["device"]
     for name in ("eval_loss", "test_loss"):
         assert found[name] == pytest.approx(expected[name], abs=TOLERANCE)

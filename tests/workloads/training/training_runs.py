@@ -25,7 +25,8 @@ from seqlm.training.tracking.run_log import read_metrics
 from seqlm.training.trainer import Trainer
 
 REPOSITORY = Path(__file__).parents[3]
-NUM_STEPS, PACKS_PER_STEP = 16, 4
+NUM_STEPS = 16
+PACKS_PER_STEP = 4
 
 Losses = dict[int, float]
 

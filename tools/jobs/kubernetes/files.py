@@ -12,8 +12,12 @@ import yaml
 from seqlm.launch.kubernetes_job import config_map, job_manifest
 from seqlm.launch.pod_job import INSTANCE_TYPE_LABEL, Manifest, PodJob
 
-HYP_TEMPLATE, HYP_VERSION = "hyp-pytorch-job", "1.1"
-HYP_CONFIG, HYP_MANIFEST, JOB_FILE, RUN_FILE = "config.yaml", "k8s.jinja", "job.yaml", "run.yaml"
+HYP_TEMPLATE = "hyp-pytorch-job"
+HYP_VERSION = "1.1"
+HYP_CONFIG = "config.yaml"
+HYP_MANIFEST = "k8s.jinja"
+JOB_FILE = "job.yaml"
+RUN_FILE = "run.yaml"
 
 
 class _Plain(yaml.SafeDumper):

@@ -6,7 +6,8 @@ from typing import Any
 from seqlm.launch.pod_job import QUEUE_LABEL, Operator, PodSettings
 from tools.kubernetes.kubectl import Kubectl, Refused
 
-WORKLOAD_KIND, QUEUE_KIND = "workloads.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io"
+WORKLOAD_KIND = "workloads.kueue.x-k8s.io"
+QUEUE_KIND = "localqueues.kueue.x-k8s.io"
 IN_ORDER = ("ContainerCreating", "PodInitializing")
 """Reasons to wait that pass."""
 STARTS_AGAIN = "CrashLoopBackOff"

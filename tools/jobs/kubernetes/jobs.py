@@ -47,7 +47,8 @@ class KubernetesJobs(Scheduler):
     hang_seconds = EksWanted.hang_seconds
 
     def __init__(self, cluster: EksCluster) -> None:
-        self._cluster, self._operator = cluster, cluster.training_operator
+        self._cluster = cluster
+        self._operator = cluster.training_operator
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--team", help="team of the jobs: its quota, queue and namespace")
@@ -193,7 +194,8 @@ def create(kubectl: Kubectl, job: PodJob) -> None:
     Raises:
         ValueError: if the cluster refuses one of them; then neither exists.
     """
-    manifest, kind = job_manifest(job), KINDS[job.operator]
+    manifest = job_manifest(job)
+    kind = KINDS[job.operator]
     try:
         if unknown := dropped(
             manifest["spec"], kubectl.create(manifest, dry_run=True)["spec"], "spec"

@@ -204,7 +204,9 @@ def tail(kubectl: Kubectl, operator: Operator, name: str, *, everything: bool) -
         ValueError: if the job does not exist, or has more pods than kubectl follows.
     """
     name = name or find_job(kubectl, operator, "")["metadata"]["name"]
-    begun, waiting, seen = False, "", ""
+    begun = False
+    waiting = ""
+    seen = ""
     failures = _Failures(kubectl, name)
     while True:
         jobs = list_jobs(kubectl, operator, {JOB_LABEL: name})

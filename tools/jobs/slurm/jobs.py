@@ -62,7 +62,8 @@ class SlurmJobs(Scheduler):
         )
 
     def submit(self, run: NamedRun | None, options: argparse.Namespace, *, version: str) -> int:
-        cluster, (user, folder) = self._cluster, self._place(options)
+        cluster = self._cluster
+        user, folder = self._place(options)
         wanted = SlurmWanted.of(options, image=options.image or None, folder=folder)
         request = job_request(cluster, run, options.overrides, wanted, version=version)
         head = find_head_node(cluster, options.profile)

@@ -60,7 +60,8 @@ def uploads() -> list[str]:
 
 @pytest.fixture
 def head(monkeypatch: pytest.MonkeyPatch, uploads: list[str]) -> Any:
-    aws, head = AnsweringAws("us-west-2"), Head()
+    aws = AnsweringAws("us-west-2")
+    head = Head()
     aws.answer("sts", "GetCallerIdentity", {"Account": ACCOUNT})
     there = f"workloads/{code_version.code_hash()}/seqlm/training/train.py"
     aws.answer("s3", "ListObjectsV2", {"Contents": [{"Key": there}]})

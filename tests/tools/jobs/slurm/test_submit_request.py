@@ -13,8 +13,10 @@ from tools.jobs.slurm.request import SlurmWanted, job_request, job_user, user_fo
 from tools.jobs.work import NamedRun
 
 RUN = Path("workloads/seqlm/configs/esm2_8m_sample.yaml")
-CLUSTER, P5 = shipped("slurm"), shipped("slurm-p5")
-FOLDER, IMAGE = "/fsx/ubuntu/esm2", "/fsx/images/esm2.sqsh"
+CLUSTER = shipped("slurm")
+P5 = shipped("slurm-p5")
+FOLDER = "/fsx/ubuntu/esm2"
+IMAGE = "/fsx/images/esm2.sqsh"
 
 
 def request(*overrides: str, cluster: Any = CLUSTER, **wanted: Any) -> dict[str, Any]:

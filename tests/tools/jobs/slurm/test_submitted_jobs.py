@@ -39,7 +39,8 @@ class Place:
     """A user's folder with jobs, and the programs."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.bin = folder / "esm2", folder / "bin"
+        self.folder = folder / "esm2"
+        self.bin = folder / "bin"
         self.bin.mkdir()
         (self.folder / "jobs").mkdir(parents=True)
         for name, text in (("sbatch", "#!/bin/sh\n"), ("squeue", SQUEUE), ("scancel", SCANCEL)):

@@ -115,6 +115,7 @@ def test_manifests_written_before_the_comparison_are_read(tmp_path: Path) -> Non
     run(tmp_path, {f"p{n}": protein(n) for n in range(20)})
     file = tmp_path / "out" / "manifest.json"
     text = file.read_text()
-    start, end = text.index(',\n "similar"'), text.index(',\n "format_version"')
+    start = text.index(',\n "similar"')
+    end = text.index(',\n "format_version"')
     file.write_text(text[:start] + text[end:])
     assert Manifest.load(tmp_path / "out").similar is None

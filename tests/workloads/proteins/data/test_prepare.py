@@ -107,7 +107,8 @@ def test_same_bytes_whatever_workers_order_and_memory(
     records |= {f"copy{n}": records[f"p{n}"] for n in range(0, 400, 10)}
     items = list(records.items())
     random.Random(1).shuffle(items)
-    one, two = dict(items[:150]), dict(items[150:])
+    one = dict(items[:150])
+    two = dict(items[150:])
     roomy = replace(SMALL, block_bytes=1 << 20, piece_bytes=1 << 20)
     results = []
     for name, parts, changes in (
@@ -248,7 +249,8 @@ def test_a_control_character_in_a_name_does_not_reach_the_terminal(
 
 
 def test_prepared_folder_is_used_again(tmp_path: Path, proteins, write_fasta, capsys) -> None:
-    out, source = tmp_path / "out", write_fasta(tmp_path / "a.fasta", proteins(50))
+    out = tmp_path / "out"
+    source = write_fasta(tmp_path / "a.fasta", proteins(50))
     manifest = run(source, out)
     times = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
     assert run(source, out, progress=True) == manifest
@@ -257,7 +259,8 @@ def test_prepared_folder_is_used_again(tmp_path: Path, proteins, write_fasta, ca
 
 
 def test_other_data_in_the_folder_is_named_and_kept(tmp_path: Path, proteins, write_fasta) -> None:
-    out, source = tmp_path / "out", write_fasta(tmp_path / "a.fasta", proteins(50))
+    out = tmp_path / "out"
+    source = write_fasta(tmp_path / "a.fasta", proteins(50))
     run(source, out)
     before = contents(out)
     with pytest.raises(ValueError, match=r"seed \(there 7, wanted 8\).*choose another data.path"):
@@ -293,7 +296,8 @@ def test_damaged_result_is_not_taken_as_whole(
 ) -> None:
     out = tmp_path / "out"
     manifest = run(write_fasta(tmp_path / "a.fasta", proteins(50)), out)
-    shard, description = out / manifest.splits["train"].shards[0].file, out / "manifest.json"
+    shard = out / manifest.splits["train"].shards[0].file
+    description = out / "manifest.json"
     if damage == "truncate":
         shard.write_bytes(shard.read_bytes()[:-1])
     elif damage == "remove":
@@ -336,7 +340,8 @@ def test_damaged_result_is_not_taken_as_whole(
 def test_bad_input_leaves_nothing_behind(
     tmp_path: Path, proteins, write_fasta, text: str, message: str, workers: int
 ) -> None:
-    good, bad = write_fasta(tmp_path / "good.fasta", proteins(5)), tmp_path / "bad.fasta"
+    good = write_fasta(tmp_path / "good.fasta", proteins(5))
+    bad = tmp_path / "bad.fasta"
     bad.write_text(text)
     with pytest.raises(ValueError, match=message):
         run([good, bad], tmp_path / "out", workers=workers)

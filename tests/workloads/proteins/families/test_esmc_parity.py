@@ -55,7 +55,8 @@ def packed_model(plain: EsmcForMaskedLM) -> Any:
 def random_pack() -> Pack:
     """Masked proteins of random residues, and padding."""
     generator = torch.Generator().manual_seed(0)
-    bounds, tokens = [0], []
+    bounds = [0]
+    tokens = []
     for length in LENGTHS:
         residues = torch.randint(4, 24, (length,), generator=generator)
         tokens += [0, *residues.tolist(), 2]
@@ -109,7 +110,8 @@ def plain(request: pytest.FixtureRequest) -> EsmcForMaskedLM:
 
 
 def test_logits_in_fp32_equal_those_of_transformers(plain: EsmcForMaskedLM) -> None:
-    pack, packed = random_pack(), packed_model(plain)
+    pack = random_pack()
+    packed = packed_model(plain)
     expected = logits_one_by_one(plain, pack)
     with torch.no_grad():
         found = packed.logits(pack)[: len(expected)]
@@ -118,7 +120,8 @@ def test_logits_in_fp32_equal_those_of_transformers(plain: EsmcForMaskedLM) -> N
 
 
 def test_gradients_in_fp32_equal_those_of_transformers(plain: EsmcForMaskedLM) -> None:
-    pack, packed = random_pack(), packed_model(plain)
+    pack = random_pack()
+    packed = packed_model(plain)
     assert (pack.targets != -100).sum() > 10
     packed(pack).loss_sum.backward()
     loss_one_by_one(plain, pack).backward()
@@ -144,10 +147,12 @@ def error(found: Mapping[str, Tensor], exact: Mapping[str, Tensor]) -> float:
 @pytest.mark.parametrize("mode", ["weights", "autocast"])
 def test_errors_in_bf16_are_those_of_transformers(plain: EsmcForMaskedLM, mode: str) -> None:
     """bf16 weights are used under autocast, as in inference, so norms and the residual stream are fp32."""
-    pack, reference = random_pack(), copy.deepcopy(plain)
+    pack = random_pack()
+    reference = copy.deepcopy(plain)
     exact_logits = {"": logits_one_by_one(reference, pack)}
     loss_one_by_one(reference, pack).backward()
-    packed, under_autocast = packed_model(plain), torch.autocast("cpu", dtype=torch.bfloat16)
+    packed = packed_model(plain)
+    under_autocast = torch.autocast("cpu", dtype=torch.bfloat16)
     if mode == "weights":  # the rotary frequencies stay in fp32, as after from_pretrained
         for parameter in (*plain.parameters(), *packed.parameters()):
             parameter.data = parameter.data.bfloat16()

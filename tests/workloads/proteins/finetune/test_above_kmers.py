@@ -32,7 +32,8 @@ PRETRAINED = Path(__file__).parent / "esm2_tiny"
 FIRST_RESIDUES = 60
 SENT = ("Extracellular", "Mitochondrion", "Plastid")
 STAYING = ("Cytoplasm", "Nucleus")
-VALIDATION, TEST = "3", "4"
+VALIDATION = "3"
+TEST = "4"
 TOKENS_PER_PACK = 1024
 
 

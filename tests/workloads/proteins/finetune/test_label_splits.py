@@ -218,7 +218,8 @@ def test_empty_cells_of_the_rule_are_found_by_their_lines(tmp_path: Path) -> Non
 
 def test_a_cluster_table_of_other_proteins_is_refused(tmp_path: Path) -> None:
     rows = rows_of(20)
-    table, clusters = write_csv(tmp_path / "t.csv", rows, HEADER), tmp_path / "clusters.tsv"
+    table = write_csv(tmp_path / "t.csv", rows, HEADER)
+    clusters = tmp_path / "clusters.tsv"
     clusters.write_text("".join(f"{row[3]}\t{row[0]}\n" for row in rows[1:]))
     with pytest.raises(ValueError, match="without a cluster are p0"):
         prepare_table(run_of(tmp_path, table, split=SplitConfig(clusters=str(clusters))))
@@ -229,7 +230,8 @@ def test_a_cluster_table_of_other_proteins_is_refused(tmp_path: Path) -> None:
 
 def test_lines_of_a_cluster_table_end_at_line_feeds_alone(tmp_path: Path) -> None:
     rows = rows_of(200)
-    table, clusters = write_csv(tmp_path / "t.csv", rows, HEADER), tmp_path / "clusters.tsv"
+    table = write_csv(tmp_path / "t.csv", rows, HEADER)
+    clusters = tmp_path / "clusters.tsv"
     clusters.write_text("".join(f"{row[0]}\tc\x1c\u2028{row[3]}\r\n" for row in rows), newline="")
     prepare_table(run_of(tmp_path, table, split=SplitConfig(clusters=str(clusters))))
     assert all(by_split(tmp_path / "prepared").values())

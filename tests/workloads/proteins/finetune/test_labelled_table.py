@@ -90,7 +90,8 @@ def test_a_table_becomes_splits_with_the_labels_of_each_protein(tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["t.csv.gz", "t.tsv", "t.parquet", "t.fasta"])
 def test_every_format_gives_the_same_shards(tmp_path: Path, name: str) -> None:
-    path, task = tmp_path / name, {}
+    path = tmp_path / name
+    task = {}
     if name.endswith(".parquet"):
         columns = dict(zip(HEADER, zip(*reversed(ROWS), strict=True), strict=True))
         truth = [int(value) if value else None for value in columns["membrane"]]

@@ -66,7 +66,8 @@ def test_outputs_are_those_of_scikit_learn_with_the_best_penalty(kind: str) -> N
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "regression"])
 def test_headlines_are_means_over_examples(kind: str) -> None:
-    schema, examples = KINDS[kind], data(kind, 200, 0)
+    schema = KINDS[kind]
+    examples = data(kind, 200, 0)
     outputs = np.random.default_rng(5).normal(size=(200, schema.num_outputs)).astype(np.float32)
     values = headline_values(schema, examples.labels, outputs)
     expected = scores(schema, examples.labels, outputs)[schema.task.headlines[0]]
@@ -85,11 +86,13 @@ def test_labels_of_one_value_and_absent_classes_are_constant_answers() -> None:
 
 def test_intervals_draw_whole_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "RESAMPLES", 60)
-    schema, rng = KINDS["regression"], np.random.default_rng(1)
+    schema = KINDS["regression"]
+    rng = np.random.default_rng(1)
     labels = np.repeat(rng.normal(size=(12, 2)), 20, axis=0).astype(
         np.float32
     )  # 12 groups of 20 alike
-    good, bad = labels + rng.normal(size=labels.shape) * 0.1, rng.normal(size=labels.shape)
+    good = labels + rng.normal(size=labels.shape) * 0.1
+    bad = rng.normal(size=labels.shape)
     outputs = [good.astype(np.float32), bad.astype(np.float32)]
     grouped = interval(schema, labels, outputs, np.repeat(np.arange(12), 20))
     alone = interval(schema, labels, outputs, np.arange(240))

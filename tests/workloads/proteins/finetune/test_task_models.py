@@ -111,7 +111,8 @@ def test_class_weights_are_those_of_the_training_split(split: LabelledSplit) -> 
     flat = np.concatenate(split.token_labels(units)) if kind == "residue" else split.labels(units)
     rng = np.random.default_rng(0)
     outputs = torch.from_numpy(rng.normal(size=(4, split.schema.num_outputs)).astype(np.float32))
-    balanced, plain = TaskLoss(split, balanced=True), TaskLoss(split, balanced=False)
+    balanced = TaskLoss(split, balanced=True)
+    plain = TaskLoss(split, balanced=False)
     if kind in ("multiclass", "residue"):
         flat = flat[flat >= 0].astype(int).ravel()
         weights = compute_class_weight("balanced", classes=np.unique(flat), y=flat)
@@ -133,7 +134,8 @@ def test_class_weights_are_those_of_the_training_split(split: LabelledSplit) -> 
 def test_a_new_head_depends_on_the_seed_alone(
     split: LabelledSplit, tiny_config: PretrainedConfig
 ) -> None:
-    kind, config = split.schema.kind, task_config(tiny_config, split.schema)
+    kind = split.schema.kind
+    config = task_config(tiny_config, split.schema)
     heads = []
     for seed in (0, 0, 1):
         torch.rand(3)
@@ -151,7 +153,8 @@ def test_adapted_matrix_is_that_of_peft() -> None:
         torch.nn.Linear(12, 20).requires_grad_(False), "default", LoraConfig(), r=4, lora_alpha=12
     )
     torch.nn.init.normal_(theirs.lora_B["default"].weight)
-    x, weights = torch.randn(7, 12, requires_grad=True), torch.randn(7, 20)
+    x = torch.randn(7, 12, requires_grad=True)
+    weights = torch.randn(7, 20)
     ours = copy.deepcopy(theirs)
     ours.__class__ = AdaptedLinear
     found = []

@@ -48,7 +48,8 @@ def column(*values: float) -> np.ndarray:
 
 def test_binary_scores_are_those_counted_by_hand() -> None:
     # 2 true positives, 1 false positive, 1 false negative, 2 true negatives; one protein has no label.
-    labels, logits = column(1, 1, 1, 0, 0, 0, NAN), column(2, 1, -1, 3, -2, -3, 9)
+    labels = column(1, 1, 1, 0, 0, 0, NAN)
+    logits = column(2, 1, -1, 3, -2, -3, 9)
     found = scores(BINARY, labels, logits)
     assert found["accuracy"] == pytest.approx(4 / 6)
     assert found["mcc"] == pytest.approx((2 * 2 - 1 * 1) / math.sqrt(3 * 3 * 3 * 3))
@@ -184,7 +185,8 @@ def finished_run(
     folder: Path, schema: LabelSchema, labels: np.ndarray, outputs: np.ndarray
 ) -> Path:
     """A run folder as training leaves it, with the data's note of its labels."""
-    run, data = folder / "run", folder / "data"
+    run = folder / "run"
+    data = folder / "data"
     run.mkdir()
     data.mkdir()
     save_schema(data, schema, {})

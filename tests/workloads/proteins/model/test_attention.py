@@ -23,7 +23,8 @@ def test_forward_alone_equals_forward_with_gradients(
     torch.manual_seed(0)
     qkv = torch.randn(235, 3, 5, size).to(dtype)
     angles = torch.randn(235, 1, size // 2)
-    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    cos = angles.cos().to(dtype)
+    sin = angles.sin().to(dtype)
     segments = Segments(cumulative, 128)
     found = packed_attention(*qkv.unbind(1), cos, sin, segments)
     expected = packed_attention(*qkv.clone().requires_grad_().unbind(1), cos, sin, segments)
@@ -36,7 +37,8 @@ def test_recomputing_gives_the_same_whatever_buffers_are_free(
 ) -> None:
     """An earlier, larger pack left a buffer, which the first pass takes; the second makes its own."""
     torch.manual_seed(0)
-    qkv, angles = torch.randn(96, 3, 4, 16).bfloat16(), torch.randn(96, 1, 8).bfloat16()
+    qkv = torch.randn(96, 3, 4, 16).bfloat16()
+    angles = torch.randn(96, 1, 8).bfloat16()
     segments = Segments(torch.tensor([0, 40, 96], dtype=torch.int32), 64)
     large = torch.empty(20_000_000).bfloat16()
 
@@ -65,7 +67,9 @@ def test_the_flash_kernel_and_matrix_products_give_the_same(
     lengths = torch.tensor([3, 32, 97, 1, 64, 33, 5])
     cumulative = torch.cat([torch.zeros(1), lengths.cumsum(0), torch.full((2,), 235.0)]).int()
     angles = torch.randn(235, 1, size // 2)
-    cos, sin, weights = angles.cos(), angles.sin(), torch.randn(235, 5, size)
+    cos = angles.cos()
+    sin = angles.sin()
+    weights = torch.randn(235, 5, size)
     by_kernel = torch.randn(235, 3, 5, size, requires_grad=True)
     by_products = by_kernel.detach().clone().requires_grad_()
     segments = Segments(cumulative, 128)
@@ -88,8 +92,11 @@ def test_queries_of_some_tokens_give_what_those_of_all_give(
     cumulative = torch.cat([torch.zeros(1), lengths.cumsum(0), torch.full((2,), 235.0)]).int()
     torch.manual_seed(0)
     rows = torch.cat([3 + torch.randperm(227)[:60], torch.tensor([40, 40])])
-    angles, weights = torch.randn(235, 1, 8), torch.randn(62, 5, 16).to(dtype)
-    cos, sin, segments = angles.cos(), angles.sin(), Segments(cumulative, 128)
+    angles = torch.randn(235, 1, 8)
+    weights = torch.randn(62, 5, 16).to(dtype)
+    cos = angles.cos()
+    sin = angles.sin()
+    segments = Segments(cumulative, 128)
     some = torch.randn(235, 3, 5, 16).to(dtype).requires_grad_(needs_grad)
     all_tokens = some.detach().clone().requires_grad_(needs_grad)
     q, k, v = some.unbind(1)
@@ -108,9 +115,12 @@ def test_queries_of_some_tokens_give_what_those_of_all_give(
 def test_cosines_in_fp32_lower_the_error_of_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     """For flash attention, queries and keys in bf16 are rotated in fp32. A stand-in takes its operands."""
     torch.manual_seed(0)
-    length, heads, size = 512, 4, 16
+    length = 512
+    heads = 4
+    size = 16
     angles = torch.arange(length)[:, None, None] / 10000 ** (torch.arange(0, size, 2) / size)
-    cos, sin = angles.cos(), angles.sin()
+    cos = angles.cos()
+    sin = angles.sin()
     qkv = torch.randn(length, 3, heads, size).bfloat16()
     taken: list[torch.Tensor] = []
 

@@ -23,7 +23,8 @@ def test_a_hub_that_does_not_answer_gets_one_request(
     monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    sleep, asking = time.sleep, threading.current_thread()
+    sleep = time.sleep
+    asking = threading.current_thread()
 
     def sleep_elsewhere(seconds: float) -> None:
         assert threading.current_thread() is not asking, f"waits {seconds} s to try again"

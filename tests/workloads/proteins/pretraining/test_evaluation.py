@@ -77,7 +77,9 @@ def test_score_is_that_of_transformers_on_the_same_masks(prepared: Path, referen
             mask_fraction=0.15,
         )
     stream = ProteinStream(split, PackShape.of(split, 256, 126), EVALUATION_SEED)
-    loss, correct, predicted = 0.0, 0, 0
+    loss = 0.0
+    correct = 0
+    predicted = 0
     for planned in stream.epoch(0):
         host = stream.load(planned)
         pack = mask_pack(host, 128, 0.15, CPU)

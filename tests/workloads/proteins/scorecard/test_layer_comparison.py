@@ -74,10 +74,8 @@ def test_every_layer_and_pooling_is_scored(
     )
     assert "test clusters: " in printed and (tmp_path / "layers.png").stat().st_size > 5000
     # One cell, by transformers.
-    plain, tokenizer = (
-        AutoModelForMaskedLM.from_pretrained(tiny_model),
-        AutoTokenizer.from_pretrained(tiny_model),
-    )
+    plain = AutoModelForMaskedLM.from_pretrained(tiny_model)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
 
     def examples(name: str) -> Examples:
         split = LabelledSplit(config.data.path, name)  # type: ignore[arg-type]

@@ -19,7 +19,8 @@ from seqlm.proteins.serving.proteins import Answer, Tokens
 from seqlm.proteins.serving.settings import ServeSettings
 
 START_SECONDS = 20.0
-JSON, CSV = "application/json", "text/csv"
+JSON = "application/json"
+CSV = "text/csv"
 
 
 class CountingModel(ServedModel):

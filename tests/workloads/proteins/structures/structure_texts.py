@@ -39,8 +39,12 @@ LETTERS = "ARNDCQEGHILKMFPSTWYV"
 NAMES = "ALA ARG ASN ASP CYS GLN GLU GLY HIS ILE LEU LYS MET PHE PRO SER THR TRP TYR VAL"
 THREE_LETTERS = dict(zip(LETTERS, NAMES.split(), strict=True))
 RESIDUES_IN_LINE = 13
-DEGREES, RISE, RADIUS = 100.0, 1.5, 3.3
-"""Rotation, rise and radius of C-beta of an alpha helix (degrees, Angstrom)."""
+DEGREES = 100.0
+"""Rotation of an alpha helix per residue, in degrees."""
+RISE = 1.5
+"""Rise of an alpha helix per residue, in Angstrom."""
+RADIUS = 3.3
+"""Distance of C-beta from the axis, in Angstrom."""
 
 
 def helix(

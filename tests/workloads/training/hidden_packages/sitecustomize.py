@@ -22,7 +22,8 @@ class VisibleFinder:
     """Python's own finder without the hidden packages: importing them fails as if they were missing."""
 
     def __init__(self, modules: Iterable[str], distributions: Iterable[str]) -> None:
-        self._modules, self._distributions = set(modules), set(distributions)
+        self._modules = set(modules)
+        self._distributions = set(distributions)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

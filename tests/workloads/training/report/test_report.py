@@ -143,7 +143,8 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def write_finished(folder: Path) -> Path:
     """Write a run as the training loop leaves it, data folder included; return its folder."""
-    run_dir, data = folder / "runs" / "r", folder / "data"
+    run_dir = folder / "runs" / "r"
+    data = folder / "data"
     data.mkdir()
     split = {
         "records": 90,

@@ -61,7 +61,8 @@ def _steps(run_dir: Path) -> list[int]:
 
 
 def test_a_run_is_written_to_the_file_and_to_mlflow(tmp_path: Path) -> None:
-    store, run_dir = tmp_path / "mlruns", tmp_path / "runs" / "r"
+    store = tmp_path / "mlruns"
+    run_dir = tmp_path / "runs" / "r"
     log = _open(run_dir, store)
     log.train(1, loss=3.0, learning_rate=1e-4, mfu=None)
     log.train(2, loss=2.5, learning_rate=2e-4, mfu=None)
@@ -93,7 +94,8 @@ def test_a_run_is_written_to_the_file_and_to_mlflow(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_continues_the_same_mlflow_run(tmp_path: Path) -> None:
-    store, run_dir = tmp_path / "mlruns", tmp_path / "r"
+    store = tmp_path / "mlruns"
+    run_dir = tmp_path / "r"
     first = _open(run_dir, store)
     first.train(1, loss=3.0)
     first.close("KILLED")
@@ -115,7 +117,8 @@ def test_a_resumed_run_continues_the_same_mlflow_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", ["deleted", "another store", "damaged id"])
 def test_a_run_that_mlflow_does_not_know_is_made_anew(lost: str, tmp_path: Path) -> None:
-    store, run_dir = tmp_path / "mlruns", tmp_path / "r"
+    store = tmp_path / "mlruns"
+    run_dir = tmp_path / "r"
     _open(run_dir, store).close()
     before = (run_dir / "mlflow_run_id").read_text()
     if lost == "deleted":
@@ -153,7 +156,8 @@ def test_a_server_that_is_down_costs_one_warning_and_delays_no_step(
     monkeypatch.setattr(mirror, "RETRY_AFTER_SECONDS", 0.01)
     import mlflow  # noqa: F401  (takes seconds, and the end of a run waits for ten)
 
-    steps_done, orders = threading.Event(), []
+    steps_done = threading.Event()
+    orders = []
     send = mirror.MlflowMirror._send
 
     def send_after_the_steps(copy: mirror.MlflowMirror) -> None:

@@ -75,7 +75,8 @@ def test_a_training_publishes_what_it_logs(
     # Of the last of three evaluations, on the test split.
     found = samples(last_scrapes[-1], {"run": "run", "job_id": "4711"})
     run_dir = run_file.parent / "runs/run"
-    logged, evaluated = lines(run_dir, "train")[-1], lines(run_dir, "eval")
+    logged = lines(run_dir, "train")[-1]
+    evaluated = lines(run_dir, "eval")
     results = json.loads((run_dir / "all_results.json").read_text())
 
     def value(name: str, bound: str = "") -> float:

@@ -21,14 +21,18 @@ from tests.workloads.training.training_runs import train_here
 REPOSITORY = Path(__file__).parents[4]
 KEY = "0123456789abcdef" * 2 + "01234567"
 FEW = ("train.max_steps=3", "optim.warmup_steps=1", "tracking.wandb=proteins")
-HEADER_BYTES, BLOCK_BYTES, RECORD_HEADER_BYTES = 7, 32768, 7
+HEADER_BYTES = 7
+BLOCK_BYTES = 32768
+RECORD_HEADER_BYTES = 7
 
 
 def records(path: Path) -> Iterator[Any]:
     """W&B's records of a run: messages in a log of LevelDB's format, after a header of W&B's own."""
     from wandb.proto import wandb_internal_pb2
 
-    data, at, message = path.read_bytes(), HEADER_BYTES, b""
+    data = path.read_bytes()
+    at = HEADER_BYTES
+    message = b""
     assert data[:4] == b":W&B"
     while at < len(data):
         if BLOCK_BYTES - at % BLOCK_BYTES < RECORD_HEADER_BYTES:
@@ -100,11 +104,13 @@ def no_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "settings"))
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
-    real_exit, real_hook = sys.exit, sys.excepthook
+    real_exit = sys.exit
+    real_hook = sys.excepthook
     yield
     if wandb := sys.modules.get("wandb"):
         wandb.teardown()
-    sys.exit, sys.excepthook = real_exit, real_hook
+    sys.exit = real_exit
+    sys.excepthook = real_hook
 
 
 def _open(run_dir: Path, **changes: Any) -> RunLog:

@@ -19,7 +19,8 @@ from .parsing import block_with_atoms, content_of, gemmi_of
 
 OTHER_VALUE = 0.0
 """Value of atoms whose residues have none: those of other chains, of ligands and of waters."""
-LOWEST, HIGHEST = -99.99, 999.99
+LOWEST = -99.99
+HIGHEST = 999.99
 """Values that the column of a PDB file holds."""
 ALIGNED_CHARACTERS = 33
 """Widest values of mmCIF that are aligned, so that people can read the columns."""

@@ -33,8 +33,9 @@ from tests.gpu.drawn import (
 
 EXACT_LOGITS = 1e-5
 EXACT_GRADIENTS = 1e-4
-"""Largest relative errors of logits and gradients. fp32 rounds to 6e-8 of a number. Sums of up to 512 numbers in another order differ by some 1e-6, and those
-of gradients run over all tokens of a pack besides. TF32, which rounds to 5e-4, would not pass."""
+"""Largest relative errors of logits and of gradients. fp32 rounds to 6e-8 of a number. Sums of up to 512
+numbers in another order differ by some 1e-6, and those of gradients run over all tokens of a pack besides.
+TF32, which rounds to 5e-4, would not pass."""
 AS_GOOD_AS_TRANSFORMERS = 2.0
 """Errors of our bf16 pass over those of transformers' own. Both round the same products to bf16, in places
 that differ, and by chance either is better at the worst protein or tensor: on a CPU by up to 1.6."""

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from config import text_forms as forms
 from config.public_key import EXAMPLES, PATTERN
+from config.scheduling import JobLimits, SlurmName
 from config.section import Section
 
 FIRST_ID = 2000
@@ -81,8 +82,11 @@ class User(Section):
     user is also a Slurm administrator."""
 
 
-class Account(Section):
-    """A Slurm account, which is charged for a job's hours and has a share of the cluster."""
+class Account(JobLimits):
+    """A Slurm account, which is charged for a job's hours and has a share of the cluster.
+
+    Its limits are those of all its users' jobs together, and of the accounts below it.
+    """
 
     name: AccountName
     """Name for `sbatch --account`; not root, which Slurm has already."""
@@ -90,6 +94,11 @@ class Account(Section):
     """Account that contains this one; null is Slurm's root account."""
     fairshare: Annotated[int, Field(ge=1, le=MAX_FAIRSHARE)] = 1
     """Share of the parent's resources, relative to the shares of its siblings."""
+    qos: list[SlurmName] = Field(default=[])
+    """QOS that the account's jobs may have, of ``scheduling.qos`` or normal. An empty list has those of the
+    parent, and Slurm's root account has normal."""
+    default_qos: SlurmName | None = None
+    """QOS of jobs that name none, one of ``qos``."""
 
 
 class Access(Section):

@@ -35,6 +35,7 @@ def node_settings(cluster: SlurmCluster) -> dict[str, Any]:
             group.name: _instance_group(group) for group in cluster.instance_groups
         },
         **_access(cluster.access),
+        "scheduling": cluster.scheduling.model_dump() if cluster.scheduling else None,
         "external_accounting": cluster.accounting_database is not None,
         "container_storage": setup.container_storage,
         "pam_slurm_adopt": setup.pam_slurm_adopt,

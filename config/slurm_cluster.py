@@ -7,6 +7,7 @@ from pydantic import Field
 from config import text_forms as forms
 from config.access import Access
 from config.cluster import Cluster, InstanceGroup
+from config.scheduling import Scheduling
 from config.section import Section
 from config.storage import Removal
 from config.studio import SlurmStudio
@@ -110,6 +111,8 @@ class SlurmCluster(Cluster):
     """One controller group, worker groups, and an optional login group."""
     access: Access = Access()
     """Users of the cluster, their groups and Slurm accounts."""
+    scheduling: Scheduling | None = None
+    """Slurm's QOS, limits and options of partitions. Null leaves them to HyperPod and `sacctmgr`."""
     node_setup: NodeSetup = NodeSetup()
     """Setup of the nodes by the project's scripts."""
     continuous_provisioning: bool = True

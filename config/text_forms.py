@@ -142,6 +142,11 @@ LOWER_CASE_NAME = _form(
     "lower-case letters, digits, _ and - are allowed, a letter first",
     ("ada", "proteins"),
 )
+SLURM_TIME = _form(
+    r"^\d{1,3}-([01]\d|2[0-3]):[0-5]\d$",
+    "a time is days-hours:minutes",
+    ("7-00:00", "0-12:00"),
+)
 PRINCIPAL_ARN = _form(
     r"^arn:aws:iam::\d{12}:(role|user)/[\w+=,.@/-]+$",
     "a role or a user of IAM is given by its ARN",

@@ -18,6 +18,7 @@ from config.rules import (
     network,
     observability,
     region,
+    scheduling,
     slurm,
     storage,
     studio,
@@ -41,6 +42,7 @@ RULES: tuple[Callable[[Cluster], Iterator[Violation]], ...] = (
 SLURM_RULES: tuple[Callable[[SlurmCluster], Iterator[Violation]], ...] = (
     *slurm.RULES,
     *access.RULES,
+    *scheduling.RULES,
 )
 
 EKS_RULES: tuple[Callable[[EksCluster], Iterator[Violation]], ...] = (

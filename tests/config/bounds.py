@@ -41,6 +41,7 @@ AWS_BOUNDS: dict[str, tuple[str, str]] = {
     "Saml.name_attribute": _ASSERTION,
     "Saml.role_attribute": _ASSERTION,
     "SlurmCluster.instance_groups": _GROUPS,
+    "PartitionOptions.name": (SAGEMAKER, "ClusterPartitionName"),
     "SlurmInstanceGroup.partition": (SAGEMAKER, "ClusterPartitionName"),
     "Studio.idle_minutes": (SAGEMAKER, "IdleTimeoutInMinutes"),
     "Studio.max_space_gib": _SPACE_SIZE,
@@ -54,8 +55,9 @@ AWS_BOUNDS: dict[str, tuple[str, str]] = {
 """Service and shape of botocore's model with the same bounds, by class and field."""
 
 _USER_NAME = "useradd accepts names of up to 32 characters"
-_ACCOUNT_NAME = "Slurm's database stores names of accounts as TINYTEXT, of 255 bytes"
+_ACCOUNT_NAME = "Slurm's database stores names of accounts and QOS as TINYTEXT, of 255 bytes"
 _LABEL = "a name of Kubernetes is a DNS label of 63 characters"
+_LIMIT = "Slurm gives the two largest numbers of 32 bits the meanings none and infinite"
 _PRINCIPALS = "UpdateInstructionBatch of Grafana's API takes 20 instructions, one for each person"
 _TARGET = (
     "Application Auto Scaling documents no maximum; more than 1000 instances are a typing error"
@@ -67,9 +69,11 @@ _SERVER = (
 REASONS: dict[str, str] = {
     "AccessEntry.namespaces": _LABEL,
     "AccessEntry.principal_arn": "longest ARN of a role or user in IAM's API reference, 2048 characters",
+    "Account.default_qos": _ACCOUNT_NAME,
     "Account.fairshare": "Slurm's next number means fairshare=parent (SLURMDB_FS_USE_PARENT)",
     "Account.name": _ACCOUNT_NAME,
     "Account.parent": _ACCOUNT_NAME,
+    "Account.qos": _ACCOUNT_NAME,
     "AccountingDatabase.backup_days": "RDS keeps automated backups for 0 to 35 days; 0 would disable them",
     "AccountingDatabase.storage_gib": "RDS user guide, gp3 storage of MariaDB: 20 GiB to 64 TiB",
     "Alarms.latency_seconds": "SageMaker ends a request to a real-time endpoint after 60 seconds",
@@ -101,6 +105,10 @@ REASONS: dict[str, str] = {
     "Instances.scale_out_seconds": (
         "it documents no maximum; with more than an hour, scaling no longer follows the load"
     ),
+    "JobLimits.max_gpus": _LIMIT,
+    "JobLimits.max_jobs": _LIMIT,
+    "JobLimits.max_nodes": _LIMIT,
+    "JobLimits.max_submitted_jobs": _LIMIT,
     "Kubernetes.public_access_cidrs": "EKS user guide, service quotas: 40 public ranges for a cluster",
     "KubernetesService.cpus": "the largest node that serves has 192 processors",
     "KubernetesService.gpus": "the server computes on one device; replicas use more",
@@ -125,7 +133,14 @@ REASONS: dict[str, str] = {
     "Observability.idle_gpu_hours": (
         "after three days of idle GPUs, the money is spent before the alarm comes"
     ),
+    "PartitionOptions.allow_accounts": _ACCOUNT_NAME,
+    "PartitionOptions.allow_qos": _ACCOUNT_NAME,
+    "PartitionOptions.max_nodes": _LIMIT,
+    "PartitionOptions.priority_tier": "slurm.conf manual, PriorityTier: at most 65533",
+    "PartitionOptions.qos": _ACCOUNT_NAME,
     "PriorityClass.name": "pattern of SageMaker's ClusterSchedulerPriorityClassName has 40 characters",
+    "Qos.name": _ACCOUNT_NAME,
+    "Qos.priority": "Slurm stores 32 bits; half of them hold in programs with a sign",
     "Saml.metadata_url": "IdpMetadataUrl of Grafana's API has up to 2048 characters",
     "SlurmStudio.profiles": "as in Studio, which has the reason for both",
     "SlurmStudioProfile.cluster_user": _USER_NAME,

@@ -101,6 +101,34 @@ EDGES: dict[str, tuple[str, dict[str, Any]]] = {
             ]
         },
     ),
+    "QOS, limits and options of partitions": (
+        "p5",
+        {
+            "access.accounts[esm2].qos": ["normal", "long"],
+            "access.accounts[esm2].default_qos": "long",
+            "access.accounts[esm2].max_gpus": 0,
+            "access.accounts[structure].max_jobs": 2**32 - 3,
+            "scheduling": {
+                "enforce": True,
+                "qos": [
+                    {"name": "normal", "max_time": "0-00:01"},
+                    {"name": "long", "priority": 2**31 - 1, "per_user": {"max_nodes": 4}},
+                ],
+                "partitions": [
+                    {"name": "dev", "max_time": "0-01:00", "default_time": "0-01:00"},
+                    {
+                        "name": "p5",
+                        "default": True,
+                        "qos": "long",
+                        "allow_qos": ["normal", "long"],
+                        "allow_accounts": ["proteins", "esm2"],
+                        "priority_tier": 65533,
+                        "max_nodes": 8,
+                    },
+                ],
+            },
+        },
+    ),
     "users with homes of their own beside an exported /home": (
         "p5",
         {"storage.data_bucket.lustre_path": "/home"},

@@ -57,6 +57,7 @@ def test_settings_of_the_small_cluster() -> None:
         "groups": [],
         "users": [],
         "accounts": [],
+        "scheduling": None,
         "external_accounting": False,
         "container_storage": "local_disk",
         "pam_slurm_adopt": False,
@@ -118,10 +119,13 @@ def test_users_their_groups_and_accounts() -> None:
         "admin": True,
     }
     assert (rosalind["group"], rosalind["groups"]) == ("rosalind", ["proteins"])
+    unlimited = dict.fromkeys(
+        ("max_jobs", "max_submitted_jobs", "max_nodes", "max_gpus", "default_qos")
+    ) | {"qos": []}
     assert made["accounts"] == [
-        {"name": "proteins", "parent": None, "fairshare": 1},
-        {"name": "esm2", "parent": "proteins", "fairshare": 3},
-        {"name": "structure", "parent": "proteins", "fairshare": 1},
+        {"name": "proteins", "parent": None, "fairshare": 1, **unlimited},
+        {"name": "esm2", "parent": "proteins", "fairshare": 3, **unlimited},
+        {"name": "structure", "parent": "proteins", "fairshare": 1, **unlimited},
     ]
 
 

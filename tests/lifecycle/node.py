@@ -55,6 +55,7 @@ def settings_document(**changes: Any) -> dict[str, Any]:
         "groups": [],
         "users": [],
         "accounts": [],
+        "scheduling": None,
         "external_accounting": False,
         "container_storage": "unchanged",
         "pam_slurm_adopt": False,

@@ -16,10 +16,26 @@ def sacctmgr(path: Path, words: list[str]) -> int:
     plain = [word for word in words if "=" not in word and not word.startswith("--")]
     given = dict(word.split("=", 1) for word in words if "=" in word)
     name = given.get("name", "")
+    limits, qos = database.setdefault("limits", {}), database.setdefault("qos", {"normal": {}})
+    columns = given.get("format", "").split(",")
     match plain:
-        case ["show", "assoc", "where"]:
-            rows = [[account, "", *rest] for account, rest in accounts.items()]
-            rows += [[account, user, "", "1"] for user, mine in users.items() for account in mine]
+        case ["show", "assoc", "where", "woplimits"]:
+            rows = [
+                [account, "", *rest, *columns_of(limits.get(account, {}), columns[4:])]
+                for account, rest in accounts.items()
+            ]
+            empty = [""] * len(columns[4:])
+            rows += [
+                [account, user, "", "1", *empty] for user, mine in users.items() for account in mine
+            ]
+        case ["show", "qos"]:
+            rows = [[found, *columns_of(qos[found], columns[1:])] for found in qos]
+        case ["add", "qos"]:
+            qos[name] = {}
+        case ["modify", "qos", "where", "set"]:
+            set_limits(qos[name], given)
+        case ["remove", "qos", "where"]:
+            del qos[name]
         case ["show", "user"]:
             rows = [
                 [user, mine[0], "Administrator" if user in admins else "None"]
@@ -36,7 +52,12 @@ def sacctmgr(path: Path, words: list[str]) -> int:
         case ["add", "user"]:
             users.setdefault(name, []).append(given["account"])
         case ["modify", "account", "where", "set"]:
+            unknown = [one for one in given.get("qos", "").split(",") if one and one not in qos]
+            if unknown:
+                print(f" Unknown QOS '{unknown[0]}'", file=sys.stderr)
+                return 1
             old = accounts[name]
+            set_limits(limits.setdefault(name, {}), given)
             accounts[name] = [given.get("parent", old[0]), given.get("fairshare", old[1])]
         case ["modify", "user", "where", "set"] if "adminlevel" in given:
             admins[:] = [admin for admin in admins if admin != name]
@@ -60,3 +81,20 @@ def sacctmgr(path: Path, words: list[str]) -> int:
         return 64
     path.write_text(json.dumps(database))
     return 0
+
+
+def columns_of(limits: dict[str, str], columns: list[str]) -> list[str]:
+    """Return the shown value of each column."""
+    return [limits.get(column, "") for column in columns]
+
+
+def set_limits(limits: dict[str, str], given: dict[str, str]) -> None:
+    """Set what the words after ``set`` say; -1 removes a limit, and one of a resource leaves the others."""
+    for column, value in given.items():
+        if column in ("name", "cluster", "parent", "fairshare"):
+            continue
+        if "=" in value:
+            old = dict(part.split("=") for part in limits.get(column, "").split(",") if part)
+            merged = old | dict(part.split("=") for part in value.split(","))
+            value = ",".join(f"{one}={n}" for one, n in sorted(merged.items()) if n != "-1")
+        limits[column] = "" if value == "-1" else value

@@ -12,9 +12,10 @@ from node_setup.failure import SetupError
 from node_setup.steps import slurm_accounts
 from tests.lifecycle.node import node_of
 from tests.lifecycle.slurm_commands import SlurmCommands
+from tests.lifecycle.slurm_settings import account
 
-TOP = {"name": "top", "parent": None, "fairshare": 5}
-ESM2 = {"name": "esm2", "parent": "top", "fairshare": 5}
+TOP = account("top", None)
+ESM2 = account("esm2", "top")
 
 
 def user(name: str, account: str | None, *, admin: bool = False) -> dict[str, Any]:

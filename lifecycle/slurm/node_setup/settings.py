@@ -49,11 +49,55 @@ class User:
 
 
 @dataclass(frozen=True)
-class Account:
+class JobLimits:
+    """Limits of jobs together; null sets none."""
+
+    max_jobs: int | None
+    max_submitted_jobs: int | None
+    max_nodes: int | None
+    max_gpus: int | None
+
+
+@dataclass(frozen=True)
+class Account(JobLimits):
     name: str
     parent: str | None
     """Null is Slurm's root account."""
     fairshare: int
+    qos: tuple[str, ...]
+    """QOS of the account's jobs; empty has those of the parent."""
+    default_qos: str | None
+
+
+@dataclass(frozen=True)
+class Qos(JobLimits):
+    name: str
+    priority: int | None
+    max_time: str | None
+    """Longest time of a job, as days-hours:minutes."""
+    per_user: JobLimits | None
+
+
+@dataclass(frozen=True)
+class PartitionOptions:
+    name: str
+    default: bool
+    max_time: str | None
+    default_time: str | None
+    max_nodes: int | None
+    priority_tier: int | None
+    qos: str | None
+    allow_qos: tuple[str, ...]
+    """Empty allows all, as does an empty ``allow_accounts``."""
+    allow_accounts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Scheduling:
+    enforce: bool
+    """slurm.conf has to hold jobs to accounts, QOS and limits."""
+    qos: tuple[Qos, ...]
+    partitions: tuple[PartitionOptions, ...]
 
 
 @dataclass(frozen=True)
@@ -89,6 +133,8 @@ class Settings:
     groups: tuple[UserGroup, ...]
     users: tuple[User, ...]
     accounts: tuple[Account, ...]
+    scheduling: Scheduling | None
+    """Null leaves QOS, limits and options of partitions to others."""
     external_accounting: bool
     """Slurm's accounting is in a database on RDS rather than on the controller."""
     container_storage: Literal["local_disk", "unchanged"]

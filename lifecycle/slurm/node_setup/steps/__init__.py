@@ -20,6 +20,8 @@ from node_setup.steps import (
     pam_adopt,
     slurm_accounts,
     slurm_controller,
+    slurm_partitions,
+    slurm_qos,
     slurm_worker,
     studio,
     users,
@@ -55,7 +57,12 @@ STEPS: tuple[Step, ...] = (
     Step("accounting", accounting.verify, roles=("controller",)),
     # Homes are on the file systems; accounts in Slurm are of users who exist.
     Step("users", users.apply),
+    # Before accounts and partitions refer to them. Without a section in the file, the steps remove their
+    # changes.
+    Step("slurm-qos", slurm_qos.apply, roles=("controller",)),
     Step("slurm-accounts", slurm_accounts.apply, roles=("controller",)),
+    Step("slurm-partitions", slurm_partitions.apply, roles=("controller",)),
+    Step("slurm-old-qos", slurm_qos.remove_old, roles=("controller",)),
     # If it is switched off, the step removes its changes.
     Step("pam-adopt", pam_adopt.apply, roles=("worker",)),
     # Before anything that runs containers.

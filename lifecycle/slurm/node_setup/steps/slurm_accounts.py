@@ -10,12 +10,16 @@ from graphlib import TopologicalSorter
 from typing import NamedTuple
 
 from node_setup.failure import SetupError
+from node_setup.limits import ACCOUNT_COLUMNS, Limits, changes, of_all, qos_list, shown_limits
 from node_setup.node import Node
 from node_setup.settings import Account, User
 from node_setup.slurm import configuration
+from node_setup.steps.slurm_qos import bring_limits, read_record, write_record
 
 RECORD = "/var/lib/node-setup/slurm_accounts.json"
 """Account of each user after the last run, with which removed users are found."""
+LIMITS_RECORD = "/var/lib/node-setup/slurm_limits.json"
+"""Names of the limits that the last run set, by account."""
 NO_ADMIN = "None"
 """Administrator's level of a user without rights."""
 REMEDY = "see `sacctmgr show assoc` and the log of slurmdbd on the controller"
@@ -40,6 +44,8 @@ class Known:
     """Accounts and users of this cluster in Slurm's database, by name."""
 
     accounts: dict[str, KnownAccount]
+    limits: dict[str, Limits]
+    """Own limits and QOS of each account, without those of its parents."""
     users: dict[str, set[str]]
     """Accounts of each user."""
     user_settings: dict[str, UserSettings]
@@ -61,6 +67,7 @@ def apply(node: Node) -> None:
     # Parents come first; the cluster file has no circles (config/rules/access.py).
     for name in TopologicalSorter(parents).static_order():
         _bring_account(node, cluster, accounts[str(name)], known)
+    _bring_account_limits(node, cluster, known)
     users = {user.name: user for user in node.settings.users if user.account}
     for user in users.values():
         _bring_user(node, cluster, user, known)
@@ -72,17 +79,18 @@ def apply(node: Node) -> None:
 def _known(node: Node, cluster: str) -> Known:
     accounts: dict[str, KnownAccount] = {}
     users: dict[str, set[str]] = {}
-    rows = _show(
-        node, "assoc", "where", f"cluster={cluster}", "format=account,user,parentname,share"
-    )
-    for account, user, parent, share in rows:
+    limits: dict[str, Limits] = {}
+    columns = ",".join(("account", "user", "parentname", "share", *ACCOUNT_COLUMNS))
+    rows = _show(node, "assoc", "where", f"cluster={cluster}", "woplimits", f"format={columns}")
+    for account, user, parent, share, *rest in rows:
         if user:
             users.setdefault(user, set()).add(account)
         else:
             accounts[account] = KnownAccount(parent, share)
+            limits[account] = shown_limits(dict(zip(ACCOUNT_COLUMNS, rest, strict=True)))
     shown = _show(node, "user", "format=user,defaultaccount,adminlevel")
     user_settings = {user: UserSettings(default, level) for user, default, level in shown}
-    return Known(accounts, users, user_settings)
+    return Known(accounts, limits, users, user_settings)
 
 
 def _show(node: Node, *what: str) -> list[list[str]]:
@@ -108,6 +116,27 @@ def _bring_account(node: Node, cluster: str, account: Account, known: Known) -> 
         _change(node, "modify", "account", "where", *here, "set", f"parent={parent}")
     if existing.fairshare != share:
         _change(node, "modify", "account", "where", *here, "set", f"fairshare={share}")
+
+
+def _bring_account_limits(node: Node, cluster: str, known: Known) -> None:
+    """Set limits and QOS, and remove those that only an earlier run set; others stay."""
+    before = read_record(node, LIMITS_RECORD)
+    record = {}
+    for account in node.settings.accounts:
+        wanted = of_all(account)
+        if account.qos:
+            wanted["qos"] = qos_list(account.qos)
+        if account.default_qos:
+            wanted["defaultqos"] = account.default_qos
+        shown = known.limits.get(account.name, {})
+        bring_limits(
+            node,
+            ("account", "where", f"name={account.name}", f"cluster={cluster}"),
+            changes(wanted, shown, before.get(account.name, [])),
+        )
+        if wanted:
+            record[account.name] = sorted(wanted)
+    write_record(node, LIMITS_RECORD, record)
 
 
 def _bring_user(node: Node, cluster: str, user: User, known: Known) -> None:

@@ -22,6 +22,8 @@ ClusterName = Annotated[str, forms.field(forms.CLUSTER_NAME, max_length=24)]
 GroupName = Annotated[str, forms.field(forms.GROUP_NAME, max_length=63)]
 AvailabilityZoneId = Annotated[str, forms.field(forms.ZONE_ID)]
 Cidr = Annotated[str, forms.field(forms.CIDR)]
+RoleName = Annotated[str, forms.field(forms.ROLE, max_length=2048)]
+"""Existing IAM role of the account."""
 LogDays = Literal[
     1,
     3,
@@ -98,6 +100,11 @@ class ExistingVpc(Section):
     private_subnets: Annotated[list[ExistingSubnet], Field(min_length=1, max_length=16)]
     """Subnets without public addresses, in any range of the VPC. FSx, and nodes of groups that name no other
     zone, are in the first. The EKS control plane has its interfaces in the first two."""
+    security_group_ids: Annotated[
+        list[Annotated[str, forms.field(forms.SECURITY_GROUP_ID)]], Field(max_length=5)
+    ] = Field(default=[])
+    """Existing security groups of all nodes and file systems, which the stacks never change. They must admit
+    all traffic between their members, which `make preflight` checks. An empty list creates a group."""
     s3_gateway_endpoint: bool = False
     """Add a gateway endpoint for S3 to the subnets' route tables; false if the VPC has one. AWS lets only the
     owner of a shared VPC add endpoints."""
@@ -141,6 +148,8 @@ class InstanceGroup(Section):
     """Reserved capacity (`aws sagemaker create-training-plan`), which the plan bills."""
     capacity: Literal["on_demand", "spot"] = "on_demand"
     """Spot nodes are cheaper and may be interrupted at any time; they require continuous provisioning."""
+    execution_role: RoleName | None = None
+    """Existing IAM role of the group's nodes, which the stacks never change. Null creates one."""
     image_id: Annotated[str, forms.field(forms.IMAGE_ID)] | None = None
     """Machine image; null is HyperPod's current image."""
     auto_patch: Literal["none", "when_idle", "when_all_idle"] = "none"
@@ -228,6 +237,12 @@ class Cluster(Section):
     @property
     def grafana(self) -> Grafana | None:
         return self.observability.grafana if self.observability else None
+
+
+def existing_security_groups(cluster: Cluster) -> list[str]:
+    """Return the ids of the existing security groups of all nodes; empty if the stacks create one."""
+    network = cluster.network
+    return network.security_group_ids if isinstance(network, ExistingVpc) else []
 
 
 ZONES_WITHOUT_CONTROL_PLANE = frozenset({"use1-az3", "usw1-az2", "cac1-az3"})

@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic.config import JsonDict
 
 from config import text_forms as forms
-from config.cluster import Cluster, InstanceGroup
+from config.cluster import Cluster, InstanceGroup, RoleName
 from config.facts.instance_catalogue import instance_type
 from config.kubernetes import Kubernetes
 from config.section import Section
@@ -64,6 +64,8 @@ class EksCluster(Cluster):
     ``storage.kms`` other than aws, ``autoscaling``, ``min_instances`` and spot."""
     autoscaling: Literal["none", "karpenter"] = "none"
     """Karpenter, which HyperPod runs, adds and removes nodes of groups with ``max_instances``."""
+    autoscaling_role: RoleName | None = None
+    """Existing IAM role of HyperPod's Karpenter. Null creates one if ``autoscaling`` needs it."""
     task_governance: TaskGovernance | None = None
     """Quotas of teams and priorities of jobs. Null has one team and runs jobs in the order of submission."""
     prometheus: bool = True

@@ -82,5 +82,8 @@ class Kubernetes(Section):
     pod_metadata_access: bool = False
     """Whether pods may reach the instance metadata service, which gives the node's credentials to any pod. By
     default, a network policy and firewall rules block it. Set true only while a pod fails without it."""
+    role: Annotated[str, forms.field(forms.ROLE, max_length=2048)] | None = None
+    """Existing IAM role of the control plane, which the stacks never change. Null creates one. Fixed at
+    creation."""
     access: list[AccessEntry] = Field(default=[])
     """Roles and users that may use the cluster in addition to the stacks. Without an entry, no one may."""

@@ -152,6 +152,11 @@ PRINCIPAL_ARN = _form(
     "a role or a user of IAM is given by its ARN",
     ("arn:aws:iam::123456789012:role/platform", "arn:aws:iam::123456789012:user/ada"),
 )
+ROLE = _form(
+    r"^(arn:aws:iam::\d{12}:role/[\w+=,.@/-]+|[\w+=,.@-]{1,64})$",
+    "a role of IAM is given by its name, or by its ARN if it has a path",
+    ("hpc-node", "arn:aws:iam::123456789012:role/hpc/node"),
+)
 POLICY_ARN = _form(
     r"^arn:aws:iam::(aws|\d{12}):policy/[\w+=,.@/-]+$",
     "a policy of IAM is given by its ARN",

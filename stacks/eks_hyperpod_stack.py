@@ -21,6 +21,7 @@ from constructs.monitoring.cost_budget import CostBudget
 from constructs.nodes import node_roles
 from constructs.nodes.instance_group import Group, HyperPodCluster, instance_group, volumes
 from constructs.nodes.lifecycle_entry import lifecycle_entry
+from constructs.policy.existing_role import existing_role
 from constructs.policy.findings import acknowledge
 from constructs.storage.hashed_upload import HashedUpload, UploadedFiles, UploadTarget
 from constructs.storage.log_group import log_group
@@ -107,13 +108,24 @@ class EksHyperPodStack(Stack):
             self, "PodInterfaces", settings=cluster, security_group=network.security_group, log=log
         )
         own = node_roles.eks_node_statements(self, network, kubernetes.arn)
-        nodes = node_roles.NodeRole(self, "NodeRole", cluster=cluster, statements=[*common, *own])
+        created: list[iam.Role] = []
+        if not all(group.execution_role for group in cluster.instance_groups):
+            nodes = node_roles.NodeRole(
+                self, "NodeRole", cluster=cluster, statements=[*common, *own]
+            )
+            created = [nodes.role]
         groups = [
-            _instance_group(group, network, nodes.role, entry.source_s3_uri, key)
+            _instance_group(
+                group,
+                network,
+                node_roles.existing_node_role(self, group) or created[0],
+                entry.source_s3_uri,
+                key,
+            )
             for group in cluster.instance_groups
         ]
         hyperpod = self._hyperpod(cluster, network, groups, kubernetes.arn, key)
-        hyperpod.node.add_dependency(nodes.role, without_nodes, entry.upload, interfaces.resource)
+        hyperpod.node.add_dependency(*created, without_nodes, entry.upload, interfaces.resource)
 
         waiter = NodeWaiter(self, "NodeWaiter", kubernetes=kubernetes, hyperpod=hyperpod, log=log)
         services = ClusterServices(
@@ -167,7 +179,11 @@ class EksHyperPodStack(Stack):
         """Create the HyperPod cluster that provides the control plane with nodes."""
         properties: dict[str, Any] = {"orchestrator": {"eks": {"clusterArn": eks_arn}}}
         if cluster.autoscaling == "karpenter":
-            role = node_roles.autoscaling_role(self, "AutoscalingRole", key=key)
+            role: iam.IRole
+            if cluster.autoscaling_role:
+                role = existing_role(self, "AutoscalingRole", cluster.autoscaling_role)
+            else:
+                role = node_roles.autoscaling_role(self, "AutoscalingRole", key=key)
             properties["cluster_role"] = role.role_arn
             properties["auto_scaling"] = {"mode": "Enable", "autoScalerType": "Karpenter"}
         hyperpod = HyperPodCluster(
@@ -184,7 +200,7 @@ class EksHyperPodStack(Stack):
 def _instance_group(
     group: EksInstanceGroup,
     network: Network,
-    role: iam.Role,
+    role: iam.IRole,
     lifecycle_s3_uri: str,
     key: kms.IKey | None,
 ) -> Group:

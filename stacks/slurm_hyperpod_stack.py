@@ -73,7 +73,10 @@ class SlurmHyperPodStack(Stack):
             key=key,
         )
         roles: dict[str, iam.Role] = {}
-        for role in sorted({group.role for group in cluster.instance_groups}):
+        created_roles = {
+            group.role for group in cluster.instance_groups if not group.execution_role
+        }
+        for role in sorted(created_roles):
             statements = list(common)
             if role == "controller":
                 statements += _controller_statements(storage, studio)
@@ -82,6 +85,10 @@ class SlurmHyperPodStack(Stack):
                 self, construct_id, cluster=cluster, statements=statements
             )
             roles[role] = created.role
+        role_of = {
+            group.name: node_roles.existing_node_role(self, group) or roles[group.role]
+            for group in cluster.instance_groups
+        }
         files = Construct(self, "NodeFiles")
         log = log_group(files, "Log", key=key)
         target = UploadTarget(storage.artifact_bucket, key, log)
@@ -94,7 +101,7 @@ class SlurmHyperPodStack(Stack):
         )
         deployment = {
             "artifact_bucket": workloads.bucket_name,
-            "mlflow": self._mlflow(storage, roles),
+            "mlflow": self._mlflow(cluster, storage, role_of),
             "remote_write_url": storage.metrics.remote_write_url if storage.metrics else None,
             "studio": studio.controller_settings() if studio else None,
             "workload_s3_uri": workloads.s3_uri,
@@ -118,7 +125,7 @@ class SlurmHyperPodStack(Stack):
             script=ON_INIT_COMPLETE,
             after=[workloads],
         )
-        hyperpod = self._hyperpod(cluster, network, storage, roles, entry.source_s3_uri)
+        hyperpod = self._hyperpod(cluster, network, storage, role_of, entry.source_s3_uri)
         # CloudWatch's agent would create this group without a key. The group also exists if the agent is off,
         # because nodes with earlier settings would create it again.
         node_log = log_group(self, "NodeLog", key=key, log_group_name=names.node_log_group)
@@ -164,7 +171,7 @@ class SlurmHyperPodStack(Stack):
         cluster: SlurmCluster,
         network: Network,
         storage: StorageStack,
-        roles: Mapping[str, iam.Role],
+        role_of: Mapping[str, iam.IRole],
         lifecycle_s3_uri: str,
     ) -> sagemaker.CfnCluster:
         """Create a cluster for which the service configures Slurm from node types, partitions and mounts.
@@ -178,7 +185,7 @@ class SlurmHyperPodStack(Stack):
             instance_group(
                 group,
                 network,
-                roles[group.role],
+                role_of[group.name],
                 slurm_config={
                     "nodeType": _NODE_TYPES[group.role],
                     "partitionNames": [group.partition] if group.partition else None,
@@ -207,7 +214,7 @@ class SlurmHyperPodStack(Stack):
         return created.resource
 
     def _mlflow(
-        self, storage: StorageStack, roles: Mapping[str, iam.Role]
+        self, cluster: SlurmCluster, storage: StorageStack, role_of: Mapping[str, iam.IRole]
     ) -> dict[str, str] | None:
         """Return MLflow's address and the role of jobs that log to it; None without MLflow.
 
@@ -215,12 +222,17 @@ class SlurmHyperPodStack(Stack):
         """
         if storage.mlflow is None:
             return None
+        workers = [role_of[group.name] for group in cluster.instance_groups if group.runs_jobs]
+        arns = list(dict.fromkeys(role.role_arn for role in workers))
+        principals: list[iam.IPrincipal] = [iam.ArnPrincipal(arn) for arn in arns]
         jobs = statement_role(
             self,
             "JobRole",
             description="Jobs that log to MLflow",
-            # The trust policy names the workers' role, which then needs no statement to assume this role.
-            assumed_by=iam.ArnPrincipal(roles["worker"].role_arn),
+            # The trust policy names the workers' roles, which then need no statement to assume this role.
+            assumed_by=principals[0]
+            if len(principals) == 1
+            else iam.CompositePrincipal(*principals),
             policy_name="LogRuns",
             statements=[storage.mlflow.to_log_runs],
         )

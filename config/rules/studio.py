@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 
-from config.cluster import Cluster
+from config.cluster import Cluster, existing_security_groups
 from config.reading.violation import Violation
 from config.rules.rule import CommonRule, repetitions
 from config.slurm_cluster import SlurmCluster
@@ -80,6 +80,14 @@ RULES = (
         lambda cluster: cluster.studio and cluster.studio.space_gib > cluster.studio.max_space_gib,
         "max_space_gib ({cluster.studio.max_space_gib}) or less is allowed",
         "set less, or raise max_space_gib",
+    ),
+    # Spaces reach Lustre by rules in both groups, and the stacks change no existing group.
+    CommonRule(
+        "network.security_group_ids",
+        lambda cluster: cluster.studio and existing_security_groups(cluster),
+        "the stack of studio adds rules to the group of the file system, and changes no existing one",
+        "remove it, so that the network stack creates a group, or remove studio",
+        got=lambda cluster: ", ".join(existing_security_groups(cluster)),
     ),
     # Private files of people would become objects that all readers of the bucket see.
     CommonRule(

@@ -18,6 +18,7 @@ from config.facts.addons import addon_version
 from config.kubernetes import AccessEntry, LogKind
 from config.resource_names import ResourceNames
 from constructs import Construct, IDependable
+from constructs.policy.existing_role import existing_role
 from constructs.policy.findings import acknowledge, acknowledge_kubectl
 from constructs.storage.log_group import log_group
 from constructs.vpc.network import Network
@@ -75,9 +76,11 @@ class KubernetesCluster(Construct):
             retention_days=kubernetes.control_plane_log_days,
             log_group_name=names.control_plane_log_group,
         )
+        role = existing_role(self, "Role", kubernetes.role) if kubernetes.role else None
         cluster = eks.Cluster(
             self,
             "Cluster",
+            role=role,
             cluster_name=names.kubernetes_cluster,
             version=eks.KubernetesVersion.of(kubernetes.version),
             vpc=network.vpc,
@@ -100,7 +103,8 @@ class KubernetesCluster(Construct):
         resource = cluster.node.default_child
         assert resource is not None
         resource.node.add_dependency(log)
-        _limit_to_own_cluster(cluster.role, names.kubernetes_cluster)
+        if role is None:
+            _limit_to_own_cluster(cluster.role, names.kubernetes_cluster)
         # The warning is about tags for load balancers, which the cluster does not have.
         Annotations.of(cluster).acknowledge_warning("@aws-cdk/aws-eks:clusterMustManuallyTagSubnet")
         self.name = cluster.cluster_name

@@ -64,7 +64,10 @@ class EndpointRole(Construct):
                 owner=ANY_OWNER,
                 vpc_id=endpoint.vpc.vpc_id,
                 subnet_ids=endpoint.vpc.subnet_ids,
-                security_group_id=security_group_id,
+                security_group_arns=[
+                    f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}:security-group/"
+                    f"{security_group_id}"
+                ],
             )
         self.role = statement_role(
             self,

@@ -118,7 +118,7 @@ def instance_group(
 
 def _vpc_config(network: Network, zone_id: str | None) -> sagemaker.CfnCluster.VpcConfigProperty:
     return sagemaker.CfnCluster.VpcConfigProperty(
-        security_group_ids=[network.security_group.security_group_id],
+        security_group_ids=network.security_group_ids,
         subnets=[network.subnet(zone_id).subnet_id],
     )
 

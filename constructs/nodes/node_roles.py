@@ -7,9 +7,10 @@ from aws_cdk import aws_ecr as ecr
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 
-from config.cluster import Cluster
+from config.cluster import Cluster, InstanceGroup
 from config.resource_names import artifact_bucket
 from constructs import Construct
+from constructs.policy.existing_role import existing_role
 from constructs.policy.findings import MANAGED, acknowledge
 from constructs.policy.statement_role import (
     WRITE_LOGS,
@@ -57,6 +58,13 @@ class NodeRole(Construct):
             )
             finding = f"AwsSolutions-IAM4[Policy::{MANAGED}{MANAGED_POLICY}]"
             acknowledge(self.role, {finding: "the cluster file requests it by iam.node_policy"})
+
+
+def existing_node_role(scope: Construct, group: InstanceGroup) -> iam.IRole | None:
+    """Return the existing role of a group's nodes; None if the stack creates it."""
+    if group.execution_role is None:
+        return None
+    return existing_role(scope, f"ExistingRole-{group.name}", group.execution_role)
 
 
 def autoscaling_role(scope: Construct, construct_id: str, *, key: kms.IKey | None) -> iam.Role:
@@ -130,7 +138,7 @@ def node_statements(
             # All subnets, not only those in use: when a group moves to another zone, the role changes before
             # the old nodes are gone.
             subnet_ids=[subnet.subnet_id for subnet in network.private_subnets],
-            security_group_id=network.security_group.security_group_id,
+            security_group_arns=network.security_group_arns,
         ),
         # Any prefix, as in AWS's own policy, in case HyperPod lists another one or checks that the bucket
         # exists. A list shows only hashes and file names.
@@ -218,7 +226,12 @@ def cluster_log_statements(stack: Stack, cluster_name: str) -> list[Statement]:
 
 
 def network_statements(
-    stack: Stack, *, owner: str, vpc_id: str, subnet_ids: Sequence[str], security_group_id: str
+    stack: Stack,
+    *,
+    owner: str,
+    vpc_id: str,
+    subnet_ids: Sequence[str],
+    security_group_arns: Sequence[str],
 ) -> list[Statement]:
     """Allow the interfaces that SageMaker creates in the VPC for each instance, in these subnets alone.
 
@@ -227,7 +240,7 @@ def network_statements(
         owner: account of VPC and subnets in their ARNs.
         vpc_id: VPC.
         subnet_ids: subnets of the interfaces.
-        security_group_id: security group of the interfaces.
+        security_group_arns: security groups of the interfaces.
     """
     ec2_arn = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}"
     interfaces = f"{ec2_arn}:network-interface/*"
@@ -242,7 +255,7 @@ def network_statements(
         Statement(
             "CreateInterfaces",
             ["ec2:CreateNetworkInterface"],
-            [interfaces, *subnets, f"{ec2_arn}:security-group/{security_group_id}"],
+            [interfaces, *subnets, *security_group_arns],
             why=f"{unknown}; subnets and security group are named",
         ),
         Statement(
@@ -285,7 +298,6 @@ def eks_node_statements(stack: Stack, network: Network, cluster_arn: str) -> lis
     instances = f"arn:{stack.partition}:ec2:{stack.region}:*:instance/*"
     vpc_arn = f"arn:{stack.partition}:ec2:{stack.region}:{network.owner}:vpc/{network.vpc.vpc_id}"
     in_vpc = {"ArnEqualsIfExists": {"ec2:Vpc": vpc_arn}}
-    group = f"{ec2_arn}:security-group/{network.security_group.security_group_id}"
     return [
         Statement(
             "GivePodsAddresses",
@@ -297,7 +309,7 @@ def eks_node_statements(stack: Stack, network: Network, cluster_arn: str) -> lis
         Statement(
             "AttachInterfaces",
             ["ec2:AttachNetworkInterface", "ec2:ModifyNetworkInterfaceAttribute"],
-            [interfaces, instances, group],
+            [interfaces, instances, *network.security_group_arns],
             in_vpc,
             why="interfaces are created with their nodes, on instances of the service's account; "
             "the condition names the VPC",

@@ -46,7 +46,7 @@ def _file_system(
         storage_type="SSD",
         storage_capacity=settings.capacity_gib,
         subnet_ids=[network.subnet(None).subnet_id],
-        security_group_ids=[network.security_group.security_group_id],
+        security_group_ids=network.security_group_ids,
         kms_key_id=key.key_arn if key else None,
         **properties,
     )

@@ -28,7 +28,9 @@ class Network(Construct):
 
     vpc: ec2.IVpc
     security_group: ec2.ISecurityGroup
-    """Security group of every node and file system."""
+    """Security group of every node and file system; the first one if they have several."""
+    security_group_ids: list[str]
+    """Security groups of every node and file system."""
     database_subnets: list[ec2.ISubnet]
     """Subnets of the accounting database in two zones; empty without a database."""
     control_plane_subnets: list[ec2.ISubnet]
@@ -59,7 +61,18 @@ class Network(Construct):
             private_subnet_route_table_ids=self._route_table_ids(),
         )
         closed = isinstance(network, NewVpc) and network.internet == "none"
-        self.security_group = self._security_group(closed)
+        existing = network.security_group_ids if isinstance(network, ExistingVpc) else []
+        self.has_own_security_group = not existing
+        """Whether the stack creates the security group, and may add rules to it."""
+        if existing:
+            # The first one stands for all, because each node is a member of all of them.
+            self.security_group = ec2.SecurityGroup.from_security_group_id(
+                self, "SecurityGroup", existing[0], mutable=False
+            )
+            self.security_group_ids = list(existing)
+        else:
+            self.security_group = self._security_group(closed)
+            self.security_group_ids = [self.security_group.security_group_id]
         if isinstance(network, NewVpc) or network.s3_gateway_endpoint:
             ec2.CfnVPCEndpoint(
                 self,
@@ -97,6 +110,14 @@ class Network(Construct):
     def owner(self) -> str:
         """Account in ARNs of the VPC and its subnets."""
         return ANY_OWNER if self._is_existing else Stack.of(self).account
+
+    @property
+    def security_group_arns(self) -> list[str]:
+        """ARNs of the security groups; those of a shared VPC may have its owner's account."""
+        stack = Stack.of(self)
+        account = stack.account if self.has_own_security_group else ANY_OWNER
+        prefix = f"arn:{stack.partition}:ec2:{stack.region}:{account}:security-group"
+        return [f"{prefix}/{group_id}" for group_id in self.security_group_ids]
 
     @property
     def private_subnets(self) -> list[ec2.ISubnet]:

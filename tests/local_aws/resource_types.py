@@ -12,6 +12,7 @@ from tests.local_aws.resource_model import (
     Client,
     Context,
     Properties,
+    Resource,
     ResourceType,
     deleting,
 )
@@ -73,7 +74,21 @@ def _topic_policy(properties: Properties, _: Context) -> Properties:
     return {"TopicArn": topic, "AttributeName": "Policy", "AttributeValue": document}
 
 
+class Nothing:
+    """A resource that calls no service, such as a handle of wait conditions."""
+
+    def create(self, context: Context, type_name: str, properties: Properties) -> Resource:
+        return Resource(context, type_name, properties, context.logical_id, {})
+
+    def update(self, context: Context, old: Resource, properties: Properties) -> Resource:
+        return old
+
+    def delete(self, resource: Resource, policy: str) -> None:
+        pass
+
+
 RESOURCE_TYPES: dict[str, ResourceType] = {
+    "AWS::CloudFormation::WaitConditionHandle": Nothing(),
     **EC2_TYPES,
     **STORAGE_TYPES,
     "Custom::CDKBucketDeployment": BucketDeployment(),

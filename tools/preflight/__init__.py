@@ -18,8 +18,8 @@ from tools.preflight import (
     addons,
     capacity,
     chart_types,
-    database_class,
-    existing_database,
+    database,
+    existing_access,
     existing_storage,
     instance_quotas,
     kubernetes_access,
@@ -62,6 +62,8 @@ CHECKS: dict[str, Check] = {
     "existing VPC": network.check_existing_vpc,
     "existing routes": network.check_routes,
     "existing endpoints": network.check_endpoints,
+    "existing security groups": existing_access.check_security_groups,
+    "existing roles": existing_access.check_roles,
     "name of the cluster": names.check_cluster_name,
     "name of the bucket": names.check_bucket,
     "name of the image repository": names.check_repository,
@@ -86,8 +88,8 @@ CHECKS: dict[str, Check] = {
 _SLURM_CHECKS: dict[str, OwnCheck] = {
     "name of the shell document": names.check_document,
     "quotas of the database": stack_quotas.check_database_quotas,
-    "class of the database": database_class.check_database_class,
-    "existing database": existing_database.check_existing_database,
+    "class of the database": database.check_database_class,
+    "existing database": database.check_existing_database,
     "copies of downloads": mirrored_downloads.check_mirror,
 }
 

@@ -8,7 +8,7 @@ from botocore.exceptions import ClientError
 
 from tools.aws_session import all_items, aws_client, if_present, is_denied
 
-READING = {"get", "list", "describe", "head"}
+READING = {"get", "list", "describe", "head", "simulate"}
 DIFFERENTLY_NAMED = {"s3:HeadBucket": "s3:ListBucket", "s3:ListObjectsV2": "s3:ListBucket"}
 """IAM actions of operations with another name."""
 

@@ -17,6 +17,7 @@ from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError  # typ
 
 from config.cluster import Cluster
 from config.eks_cluster import EksCluster
+from config.existing_roles import existing_roles
 from config.reading.loader import load_cluster
 from config.resource_names import construct_ids, stack_names, wanted_stacks
 from tools.command_line import cluster_parser, run_command
@@ -238,7 +239,17 @@ def _iam_statements(cluster: Cluster, actions: set[str], *, has_link: bool) -> l
         with_boundary["Condition"] = {"StringEquals": {"iam:PermissionsBoundary": boundary}}
         statements.append(with_boundary)
         actions -= limited
+    if existing := _existing_roles(cluster):
+        statements.append(_allow(["iam:GetRole", "iam:PassRole"], existing))
     return [*statements, _allow(sorted(actions), roles)]
+
+
+def _existing_roles(cluster: Cluster) -> list[str]:
+    """Return the ARNs of the roles that the file names, which CloudFormation only passes to services."""
+    return [
+        role if role.startswith("arn:") else f"arn:aws:iam::*:role/{role}"
+        for role in dict.fromkeys(existing_roles(cluster).values())
+    ]
 
 
 def _allow(actions: list[str], resources: str | list[str]) -> Statement:

@@ -42,7 +42,7 @@ def updates(wanted: Options, shown: Options) -> list[list[str]]:
 
 
 def _bring(path: Path) -> None:
-    """Set what differs, and print it; a slurmctld that does not answer is asked again later."""
+    """Set what differs, and print it. The next look tries again if slurmctld does not answer."""
     wanted = json.loads(path.read_text())
     shown = _run(SHOW)
     for command in updates(wanted, shown_options(shown)):

@@ -22,6 +22,7 @@ from tests.tools.documents.document_commands import (
 from tests.tools.nodes.slurm_nodes import group, node, running_cluster
 from tests.tools.nodes.test_logs import Logs
 from tests.tools.preflight.report import findings
+from tests.tools.preflight.test_existing_access_preflight import guest_account, guest_cluster
 from tests.tools.preflight.test_existing_storage_preflight import Existing
 from tests.tools.preflight.test_existing_storage_preflight import cluster as existing_cluster
 from tests.tools.preflight.test_existing_vpc import Vpc
@@ -112,6 +113,7 @@ def test_preflight_needs_exactly_the_permissions_that_are_listed() -> None:
     accounts.append((mirror_account([], images=True), MIRRORED))
     accounts.append((Vpc().account(in_existing_vpc()), in_existing_vpc()))
     accounts.append((Existing().account(existing_cluster()), existing_cluster()))
+    accounts.append((guest_account(), guest_cluster()))
     metadata = {
         "KeyId": kms,
         "KeyState": "Enabled",

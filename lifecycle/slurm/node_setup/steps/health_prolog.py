@@ -13,6 +13,9 @@ NAME = "500_node_health"
 FAULT = 86
 """Exit status of the checks for a fault of the node, which no accidental failure has."""
 
+SECONDS_FOR_SLURM = 60
+"""Time limit. slurmctld is restarted when nodes join, and when limits of the cluster file are new."""
+
 
 def apply(node: Node) -> None:
     """Install the checks, and the prolog in the folder of the running Slurm.
@@ -38,9 +41,13 @@ def apply(node: Node) -> None:
 
 def _configuration(node: Node) -> dict[str, str] | None:
     try:
-        return configuration(node.host)
+        return node.host.wait_for(
+            lambda: configuration(node.host),
+            timeout_seconds=SECONDS_FOR_SLURM,
+            what=f"Slurm does not say whether it runs {FOLDER}",
+        )
     except SetupError as error:
-        node.warn(f"Slurm does not say whether it runs {FOLDER}: {error.problem}")
+        node.warn(error.problem)
         return None
 
 

@@ -135,7 +135,8 @@ class ExploreConfig:
     columns: tuple[str, ...] = ()
     """Columns of the table to colour by; empty uses all but the ids and the sequences."""
     label: str | None = None
-    """Column with labels. Each protein gets the label of the nearest labelled protein, with the distance."""
+    """Column with labels. Each protein gets the label of the nearest labelled protein, with the distance. If
+    proteins times labels exceed 400 million, the search is approximate, and a line counts its hits."""
     split: str | None = None
     """Column with the split of each protein. Labels then go from proteins of ``reference`` to the others."""
     reference: tuple[str, ...] = ("train",)

@@ -110,11 +110,13 @@ def test_labels_come_from_the_nearest_of_the_reference(vectors: np.ndarray) -> N
     expected = cdist(vectors, vectors, "cosine")
     np.fill_diagonal(expected, np.inf)
     expected[:, ~is_reference] = np.inf
-    found = transfer(vectors, is_reference)
+    found = transfer(lambda: [vectors], is_reference)
     np.testing.assert_array_equal(found.nearest, expected.argmin(axis=1))
     np.testing.assert_allclose(found.distances, expected.min(axis=1), atol=1e-6)
     one = np.arange(40) == 7
-    assert transfer(vectors, one).nearest.tolist() == [-1 if n == 7 else 7 for n in range(40)]
+    assert transfer(lambda: [vectors], one).nearest.tolist() == [
+        -1 if n == 7 else 7 for n in range(40)
+    ]
 
 
 def test_the_page_has_the_map_and_no_vectors(
@@ -282,7 +284,7 @@ def test_a_part_of_many_proteins_is_on_the_map(
         == 40
         == len(pd.read_csv(tmp_path / "e.transfer.csv"))
     )
-    labels = transfer(vectors, pd.read_csv(table)["group"].notna().to_numpy())
+    labels = transfer(lambda: [vectors], pd.read_csv(table)["group"].notna().to_numpy())
     expected = [ids[labels.nearest[ids.index(one)]] for one in drawn]
     assert data["transfer"]["ids"] == expected and len(data["transfer"]["labels"]) == 12
 

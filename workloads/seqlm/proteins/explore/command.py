@@ -9,10 +9,10 @@ import base64
 import json
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,7 @@ from seqlm.training.strict_yaml import shown
 from seqlm.training.whole_file import write_whole, writing_whole
 
 from .projection import Floats, Neighbors, Projection, neighbors, projections, transfer
+from .vectors import VectorFile
 
 SEED = 0
 """Seed of the drawn proteins."""
@@ -55,15 +56,6 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 """Cell of a column of numbers."""
 LEAST_TO_SPLIT = 3
 """Smallest number of transferred labels that are compared by distance."""
-
-
-class Embeddings(NamedTuple):
-    """Embeddings of N proteins."""
-
-    ids: list[str]
-    vectors: Floats
-    """Embeddings, (N, C)."""
-    description: str
 
 
 @dataclass(frozen=True)
@@ -87,24 +79,26 @@ def explore(config: RunFile) -> None:
     path = Path(options.output or source.with_suffix(".html"))
     if path.suffix != ".html":
         raise ValueError(f"explore.output: got {path}; its name must end in .html")
-    embeddings = _read(source, options.vectors)
-    vectors = embeddings.vectors
+    vectors = VectorFile(source, options.vectors)
+    shown = _drawn(len(vectors), options.max_proteins)
+    points = vectors.checked_rows(shown)
     counts: list[Counts] = []
-    table = _with_columns(pd.DataFrame({"id": embeddings.ids}), config, counts)
+    table = _with_columns(pd.DataFrame({"id": vectors.ids}), config, counts)
     path.parent.mkdir(parents=True, exist_ok=True)
     labels = _transfer(table, vectors, options, path) if options.label else None
     for file in _export(path, table, vectors, options.export):
         print(f"wrote {file}")
-    shown = _drawn(len(table), options.max_proteins)
+    if len(shown) < len(table):
+        print(f"the map has {len(shown):,} of {len(table):,} proteins, drawn with a fixed seed")
     print(
-        f"projecting {len(shown):,} embeddings of {vectors.shape[1]:,} features, and searching neighbours"
+        f"projecting {len(shown):,} embeddings of {vectors.num_features:,} features, and searching "
+        "neighbours"
     )
-    points = vectors[shown]
     rows = table.iloc[shown].reset_index(drop=True)
     if labels is not None:
         labels = TransferredLabels(labels.column, labels.sources.iloc[shown].reset_index(drop=True))
     html = page(
-        path.stem, embeddings.description, rows, projections(points), neighbors(points), labels
+        path.stem, vectors.description, rows, projections(points), neighbors(points), labels
     )
     write_whole(path, html)
     print(f"wrote {path}: map of {len(rows):,} proteins")
@@ -117,53 +111,7 @@ def _drawn(count: int, max_proteins: int) -> npt.NDArray[np.int64]:
     """Return the rows of the proteins on the map, in order."""
     if count <= max_proteins:
         return np.arange(count)
-    print(f"the map has {max_proteins:,} of {count:,} proteins, drawn with a fixed seed")
     return np.sort(np.random.default_rng(SEED).permutation(count)[:max_proteins])
-
-
-def _read(source: Path, column: str | None) -> Embeddings:
-    """Read the embeddings of a Parquet file.
-
-    Args:
-        source: file of ``seqlm embed``.
-        column: name of the column with the vectors; by default the only one.
-    """
-    try:
-        with pq.ParquetFile(source) as file:
-            schema = file.schema_arrow
-            known = [each.name for each in schema if pa.types.is_fixed_size_list(each.type)]
-            if "id" not in schema.names or not known:
-                raise ValueError(
-                    f"explore.embeddings: {source} has no column id, or no vector per protein; "
-                    "write it with seqlm embed and a pooling other than none"
-                )
-            name = column or known[0]
-            if name not in known or (column is None and len(known) > 1):
-                raise ValueError(f"explore.vectors: got {column}; {source} has {', '.join(known)}")
-            table = file.read(columns=["id", name])
-    except OSError as error:
-        raise ValueError(
-            f"explore.embeddings: {source} cannot be read: {error}; run seqlm embed first"
-        ) from None
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"explore.embeddings: {source} is not a Parquet file: {error}") from None
-    lists = table[name].combine_chunks()
-    size = lists.type.list_size
-    vectors = np.asarray(lists.flatten()).reshape(-1, size).astype(np.float32)
-    if len(vectors) < 2 or not np.isfinite(vectors).all():
-        raise ValueError(
-            f"explore.embeddings: {source} has {len(vectors):,} embeddings, in which "
-            f"{(~np.isfinite(vectors)).sum():,} numbers are not finite; give at least two of finite numbers"
-        )
-    written = json.loads((schema.metadata or {}).get(b"esm2", b"{}"))
-    model = "/".join(Path(str(written.get("model", ""))).parts[-3:])
-    parts = [
-        f"{len(vectors):,} proteins, {size:,} features",
-        model,
-        "" if name == "embedding" else name,
-    ]
-    description = " · ".join(part for part in parts if part)
-    return Embeddings(table["id"].to_pylist(), vectors, description)
 
 
 def _with_columns(table: pd.DataFrame, config: RunFile, counts: list[Counts]) -> pd.DataFrame:
@@ -314,7 +262,7 @@ def _typed(cells: pd.Series) -> pd.Series:
 
 
 def _transfer(
-    table: pd.DataFrame, vectors: Floats, options: ExploreConfig, path: Path
+    table: pd.DataFrame, vectors: VectorFile, options: ExploreConfig, path: Path
 ) -> TransferredLabels:
     """Transfer the labels, write them as a table and print how many agree."""
     label = str(options.label)
@@ -331,7 +279,7 @@ def _transfer(
             f"explore.label: no protein has a value of {label}{where}; name another column, or another "
             "explore.reference"
         )
-    found = transfer(vectors, is_reference)
+    found = transfer(vectors.batches, is_reference)
     sources = found.sources(table, label)
     has_source = found.nearest >= 0
     result = pd.concat([table[["id"]], labels.rename("label"), sources], axis=1)[
@@ -360,7 +308,7 @@ def _print_agreement(known: pd.DataFrame) -> None:
 
 
 def _export(
-    path: Path, table: pd.DataFrame, vectors: Floats, formats: Collection[str]
+    path: Path, table: pd.DataFrame, vectors: VectorFile, formats: Collection[str]
 ) -> list[Path]:
     """Write the embeddings in other formats; each file appears whole or not at all."""
     if "vector" in table and "parquet" in formats:
@@ -372,8 +320,7 @@ def _export(
         file = path.with_name(f"{path.stem}.vectors.{form}")
         with writing_whole(file) as partial:
             if form == "npy":
-                with partial.open("wb") as stream:
-                    np.save(stream, vectors)
+                _write_array(partial, vectors)
             elif form == "parquet":
                 _write_parquet(partial, table, vectors)
             else:
@@ -386,20 +333,49 @@ def _export(
     return files
 
 
-def _write_parquet(file: Path, table: pd.DataFrame, vectors: Floats) -> None:
-    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
-    others = pa.Table.from_pandas(table.map(_plain), preserve_index=False)
-    pq.write_table(others.append_column("vector", column), file)
+def _write_array(file: Path, vectors: VectorFile) -> None:
+    header = {
+        "descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)),
+        "fortran_order": False,
+        "shape": (len(vectors), vectors.num_features),
+    }
+    with file.open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, header)
+        for batch in vectors.batches():
+            stream.write(batch.tobytes())
 
 
-def _write_json_lines(file: Path, table: pd.DataFrame, vectors: Floats) -> None:
+def _with_rows(table: pd.DataFrame, vectors: VectorFile) -> Iterator[tuple[pd.DataFrame, Floats]]:
+    """Yield the vectors batch by batch, each with its rows of the table."""
+    first_row = 0
+    for batch in vectors.batches():
+        rows = table.iloc[first_row : first_row + len(batch)]
+        yield rows.map(_plain), batch
+        first_row += len(batch)
+
+
+def _write_parquet(file: Path, table: pd.DataFrame, vectors: VectorFile) -> None:
+    # The types of all batches are those of the whole table.
+    types = pa.Table.from_pandas(table.map(_plain), preserve_index=False).schema
+    schema = types.append(pa.field("vector", pa.list_(pa.float32(), vectors.num_features)))
+    with pq.ParquetWriter(file, schema) as writer:
+        for rows, batch in _with_rows(table, vectors):
+            column = pa.FixedSizeListArray.from_arrays(
+                pa.array(batch.ravel()), vectors.num_features
+            )
+            others = pa.Table.from_pandas(rows, schema=types, preserve_index=False)
+            writer.write_table(others.append_column("vector", column).cast(schema))
+
+
+def _write_json_lines(file: Path, table: pd.DataFrame, vectors: VectorFile) -> None:
     """Write an object per protein, as vector databases read them."""
-    rows = table.map(_plain).to_dict("records")
     with file.open("w", encoding="utf-8") as stream:
-        for row, vector in zip(rows, vectors.tolist(), strict=True):
-            key = row.pop("id")
-            metadata = {name: value for name, value in row.items() if pd.notna(value)}
-            stream.write(json.dumps({"key": key, "vector": vector, "metadata": metadata}) + "\n")
+        for rows, batch in _with_rows(table, vectors):
+            for row, vector in zip(rows.to_dict("records"), batch.tolist(), strict=True):
+                key = row.pop("id")
+                metadata = {name: value for name, value in row.items() if pd.notna(value)}
+                line = {"key": key, "vector": vector, "metadata": metadata}
+                stream.write(json.dumps(line) + "\n")
 
 
 def _plain(value: Any) -> Any:

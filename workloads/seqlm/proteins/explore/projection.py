@@ -3,7 +3,10 @@
 Shapes: N proteins, C features, K neighbours.
 """
 
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -11,10 +14,22 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from .search import AllPairs, Found, Search, expected_pairs, search_among
+
 Floats = npt.NDArray[np.float32]
 NUM_NEIGHBORS = 10
 """Number of neighbours that the page shows for a protein."""
 UMAP_SEED = 0
+TIMED_PAIRS = 50_000_000
+"""Number of compared pairs from which on the duration of a transfer is estimated."""
+TIMED_VECTORS = 2_000
+"""Number of vectors whose comparison is timed before a transfer."""
+ANNOUNCED_SECONDS = 5.0
+"""Shortest duration of a transfer that is printed before it."""
+CHECKED_VECTORS = 200
+"""Number of vectors for which an approximate search is compared with an exact one."""
+CHECKED_ERROR = 1e-6
+"""Difference of distances that counts as equal."""
 
 
 @dataclass(frozen=True)
@@ -86,37 +101,90 @@ def neighbors(vectors: Floats, number: int = NUM_NEIGHBORS) -> Neighbors:
     return Neighbors(rows, found.distances[~is_self].reshape(-1, number))
 
 
-def transfer(vectors: Floats, is_reference: npt.NDArray[np.bool_]) -> Transfer:
-    """Return the nearest protein of the reference for each protein.
+def transfer(
+    batches: Callable[[], Iterable[Floats]], is_reference: npt.NDArray[np.bool_]
+) -> Transfer:
+    """Return the nearest protein of the reference for each protein, and print how long that takes.
 
     Labels are transferred from the nearest labelled protein as by Littmann et al. 2021
     (doi:10.1038/s41598-020-80786-0), which uses the Euclidean distance.
+
+    Args:
+        batches: function that yields the vectors of all proteins in their order.
+        is_reference: (N,) whether a protein belongs to the reference.
     """
+    count = len(is_reference)
     reference = np.flatnonzero(is_reference)
-    nearest = np.full(len(vectors), -1, dtype=np.int32)
-    closest = np.full(len(vectors), np.inf, dtype=np.float32)
-    if len(reference):
-        found = _nearest(vectors[reference], vectors, min(2, len(reference)))
-        proteins = reference[found.rows]
+    nearest = np.full(count, -1, dtype=np.int32)
+    closest = np.full(count, np.inf, dtype=np.float32)
+    if not len(reference):
+        return Transfer(nearest, closest)
+    known = _unit_rows(batches(), is_reference)
+    _announce(known, count)
+    search = search_among(known, count)
+    number = min(2, len(reference))
+    first_row = 0
+    for vectors in batches():
+        unit = _unit(vectors)
+        found = search.nearest(unit, number)
+        if first_row == 0:
+            _check(search, known, unit, found)
+        proteins = np.where(found.rows < 0, -1, reference[found.rows])
         # A protein of the reference finds itself first, so that its second neighbour counts.
-        is_self = proteins[:, 0] == np.arange(len(vectors))
+        is_self = proteins[:, 0] == np.arange(first_row, first_row + len(vectors))
         column = is_self.astype(int)
-        places = np.flatnonzero(column < proteins.shape[1])
-        nearest[places] = proteins[places, column[places]]
-        closest[places] = found.distances[places, column[places]]
+        places = np.flatnonzero(column < number)
+        nearest[first_row + places] = proteins[places, column[places]]
+        closest[first_row + places] = found.distances[places, column[places]]
+        first_row += len(vectors)
     return Transfer(nearest, closest)
+
+
+def _unit_rows(batches: Iterable[Floats], is_chosen: npt.NDArray[np.bool_]) -> Floats:
+    """Return the chosen vectors with length 1."""
+    found: list[Floats] = []
+    first_row = 0
+    for vectors in batches:
+        found.append(_unit(vectors[is_chosen[first_row : first_row + len(vectors)]]))
+        first_row += len(vectors)
+    return np.concatenate(found)
+
+
+def _announce(known: Floats, count: int) -> None:
+    """Print how long the transfer takes, if that is noticeable."""
+    pairs = expected_pairs(len(known), count)
+    if pairs < TIMED_PAIRS:
+        return
+    sample = known[:TIMED_VECTORS]
+    AllPairs(sample[:1]).nearest(sample[:1], 1)  # imports what it needs
+    started = time.perf_counter()
+    AllPairs(sample).nearest(sample, 1)
+    per_pair = (time.perf_counter() - started) / len(sample) ** 2
+    seconds = per_pair * pairs
+    if seconds >= ANNOUNCED_SECONDS:
+        duration = timedelta(seconds=round(seconds))
+        print(
+            f"transferring labels from {len(known):,} to {count:,} proteins takes about {duration}"
+        )
+
+
+def _check(search: Search, known: Floats, asked: Floats, found: Found) -> None:
+    """Print how often an approximate search finds the nearest vector, for the first ones."""
+    if isinstance(search, AllPairs):
+        return
+    number = min(CHECKED_VECTORS, len(asked))
+    exact = AllPairs(known).nearest(asked[:number], 1)
+    num_right = int((found.distances[:number, 0] <= exact.distances[:, 0] + CHECKED_ERROR).sum())
+    print(
+        f"the nearest proteins are searched approximately: {num_right:,} of {number:,} that were checked "
+        "have the nearest one"
+    )
 
 
 def _nearest(known: Floats, asked: Floats, number: int) -> Neighbors:
     """Return the nearest of the ``known`` vectors for each of the vectors ``asked``."""
-    from sklearn.neighbors import NearestNeighbors
-
-    index = NearestNeighbors(n_neighbors=number, algorithm="brute", metric="euclidean").fit(
-        _unit(known)
-    )
-    distances, rows = index.kneighbors(_unit(asked))
-    cosine = (distances**2 / 2).astype(np.float32)  # because the vectors are unit vectors
-    return Neighbors(rows, cosine)
+    found = AllPairs(_unit(known)).nearest(_unit(asked), number)
+    return Neighbors(found.rows, found.distances)
 
 
 def _unit(vectors: Floats) -> Floats:

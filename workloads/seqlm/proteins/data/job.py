@@ -26,6 +26,7 @@ from tqdm import tqdm
 from seqlm.training.command_line import RunError, escaped
 from seqlm.training.data.limits import Limits
 from seqlm.training.data.manifest import Settings, SourceFile
+from seqlm.training.data.merged_runs import finished_files, groups_to_merge, merge
 from seqlm.training.data.spill import Run, row_bytes
 
 from .blocks import AnyBlock
@@ -139,11 +140,37 @@ class Job:
                         yield number, block, index == 0
                 self.sources.append(SourceFile(source.name, size, reader.sha256()))
 
+    def merged(self, kind: str, runs: list[Run], num_ranges: int) -> list[Run]:
+        """Return the runs, merged to larger ones if they are many and small.
+
+        Args:
+            kind: beginning of the name of the merged files.
+            runs: runs of one kind. The files of merged ones are deleted.
+            num_ranges: number of key ranges in which they will be gathered.
+        """
+        groups = groups_to_merge(runs, num_ranges)
+        if not groups:
+            return runs
+        found: list[Run] = []
+        with self.bar("merging runs", len(groups), "run") as bar:
+            merged = self.run(_merge, ((kind, group) for group in groups))
+            for run, files in zip(merged, finished_files(groups), strict=True):
+                found.append(run)
+                for file in files:
+                    Path(file).unlink()
+                bar.update()
+        return found
+
     def bar(self, description: str, total: int, unit: str) -> tqdm:  # type: ignore[type-arg]
         bar = tqdm(
             total=total, unit=unit, unit_scale=True, desc=description, disable=not self.progress
         )
         return self.bars.enter_context(bar)
+
+
+def _merge(plan: Plan, kind: str, runs: list[Run]) -> Run:
+    """Write several runs as one."""
+    return merge(plan.spill, kind, runs, plan.limits.piece_bytes)
 
 
 @dataclass

@@ -330,8 +330,9 @@ def _gather(job: Job, spilled: Spilled) -> tuple[list[SplitShard], int]:
     Returns:
         The shards, and the number of duplicates that were dropped.
     """
-    save_runs(spilled.runs, job.plan.spill / RECORDS_FILE)
     cells = cell_ranges(spilled.num_bytes // job.plan.limits.shard_bytes + 1)
+    runs = job.merged("merged", spilled.runs, len(cells))
+    save_runs(runs, job.plan.spill / RECORDS_FILE)
     written: list[SplitShard] = []
     dropped = 0
     with job.bar("writing shards", len(cells), "shard") as bar:

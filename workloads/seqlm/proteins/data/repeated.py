@@ -92,8 +92,9 @@ class Repeated:
 
 def repeated_hashes(job: Job, spilled: Spilled) -> UInt64s:
     """Return the hashes that several ids have, sorted."""
-    save_runs(spilled.id_runs, job.plan.spill / IDS_FILE)
     cells = cell_ranges(spilled.records // _IDS_PER_TASK + 1)
+    runs = job.merged("merged-ids", spilled.id_runs, len(cells))
+    save_runs(runs, job.plan.spill / IDS_FILE)
     return np.concatenate(list(job.run(_repeated, cells)))
 
 

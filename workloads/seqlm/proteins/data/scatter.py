@@ -214,11 +214,13 @@ def join_members(job: Job, fasta: Spilled, table: list[Run]) -> tuple[Spilled, U
     Raises:
         ValueError: for members without a cluster or with two.
     """
-    save_runs(fasta.runs, job.plan.spill / FASTA_FILE)
-    save_runs(table, job.plan.spill / TABLE_FILE)
     # Ids become Python objects here, several times their size.
     table_bytes = sum(run.num_bytes for run in table)
     cells = cell_ranges((fasta.num_bytes + 2 * table_bytes) // job.plan.limits.block_bytes + 1)
+    fasta_runs = job.merged("merged-fasta", fasta.runs, len(cells))
+    table_runs = job.merged("merged-table", table, len(cells))
+    save_runs(fasta_runs, job.plan.spill / FASTA_FILE)
+    save_runs(table_runs, job.plan.spill / TABLE_FILE)
     joined = Spilled(num_split=fasta.num_split, implausible=fasta.implausible, found=fasta.found)
     num_orphans = 0
     first_orphans: list[bytes] = []
@@ -236,7 +238,7 @@ def join_members(job: Job, fasta: Spilled, table: list[Run]) -> tuple[Spilled, U
             f"{', '.join(member.decode() for member in first_orphans)}; give the table of the same UniProt "
             "release, or remove these members from the FASTA"
         )
-    for spill_file in {run.path for run in (*fasta.runs, *table)}:
+    for spill_file in {run.path for run in (*fasta_runs, *table_runs)}:
         Path(spill_file).unlink()
     return joined, np.sort(np.concatenate(repeated))
 

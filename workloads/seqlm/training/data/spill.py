@@ -1,14 +1,14 @@
 """Shuffle of records that do not fit into memory, by sorted runs on disk.
 
 Records are written once in sequence and gathered once by ranges of their keys. A run holds rows sorted by a
-64-bit hash (the key). Each process appends its runs to a spill file of its own:
+64-bit hash (the key). Each process appends its runs to spill files of its own:
 
     index    uint32 (GRID_CELLS + 1): first row of each of GRID_CELLS equal ranges of the key
     rows     (key uint64, tag uint64, end uint32 per column): ends are byte offsets within the column
     columns  the bytes of each column (ids, tokens, ...), rows back to back
 
 Rows of one key range are contiguous in every run. The process that gathers the range reads one piece per run
-and column, and there are never more open files than processes.
+and column, and there are few open files.
 """
 
 import contextlib
@@ -27,10 +27,13 @@ Ints = npt.NDArray[np.int64]
 CELL_BITS = 13
 """Number of the key's first bits that choose its cell."""
 GRID_CELLS = 1 << CELL_BITS
+FILE_BYTES = 1 << 30
+"""Size from which on a spill file gets no further run, so that files can be deleted while runs are merged."""
 SPLIT_SALT = 0x455334D32D53504C
 """Seed of the hash of ids and clusters that decides on the splits. It does not change with the shuffle."""
-_INDEX_ENTRY_BYTES = 4
-INDEX_BYTES = _INDEX_ENTRY_BYTES * (GRID_CELLS + 1)
+INDEX_ENTRY_BYTES = 4
+"""Size of an entry of the index of a run."""
+INDEX_BYTES = INDEX_ENTRY_BYTES * (GRID_CELLS + 1)
 """Size of the index of a run."""
 _CELL_STARTS = np.arange(GRID_CELLS, dtype=np.uint64) << np.uint64(64 - CELL_BITS)
 
@@ -44,13 +47,14 @@ def hash_all(values: Sequence[bytes], seed: int) -> UInt64s:
     return np.frombuffer(digests, dtype=">u8").astype(np.uint64)
 
 
-def _row_type(num_columns: int) -> np.dtype[np.void]:
+def row_type(num_columns: int) -> np.dtype[np.void]:
+    """Return the type of a row on disk."""
     return np.dtype([("key", "<u8"), ("tag", "<u8"), ("ends", "<u4", (num_columns,))])
 
 
 def row_bytes(num_columns: int) -> int:
     """Return the size of a row on disk, without its columns."""
-    return _row_type(num_columns).itemsize
+    return row_type(num_columns).itemsize
 
 
 def cell_ranges(num_ranges: int) -> list[tuple[int, int]]:
@@ -86,6 +90,11 @@ class Run:
         """Size of the run."""
         return self.column_offset(len(self.column_bytes)) - self.offset
 
+    @property
+    def data_bytes(self) -> int:
+        """Size of the run without its index."""
+        return self.num_bytes - INDEX_BYTES
+
 
 def write_run(
     folder: Path,
@@ -107,11 +116,11 @@ def write_run(
     """
     order = np.argsort(keys) if order is None else order
     positions = order.tolist()
-    rows = np.empty(len(order), dtype=_row_type(len(columns)))
+    rows = np.empty(len(order), dtype=row_type(len(columns)))
     rows["key"] = keys[order]
     rows["tag"] = tags[order]
-    index = np.append(np.searchsorted(rows["key"], _CELL_STARTS), len(order)).astype("<u4")
-    path = folder / f"{kind}-{os.getpid()}.spill"
+    index = index_of(rows["key"]).astype(f"<u{INDEX_ENTRY_BYTES}")
+    path = _spill_file(folder, kind)
     with path.open("ab") as file:
         offset = file.seek(0, os.SEEK_END)
         for number, column in enumerate(columns):
@@ -123,6 +132,20 @@ def write_run(
             file.write(b"".join([column[row] for row in positions])) for column in columns
         ]
     return Run(str(path), len(order), offset, tuple(column_bytes))
+
+
+def index_of(keys: UInt64s) -> Ints:
+    """Return the first row of each cell, (GRID_CELLS + 1,), and the number of rows, for sorted keys."""
+    return np.append(np.searchsorted(keys, _CELL_STARTS), len(keys))
+
+
+def _spill_file(folder: Path, kind: str) -> Path:
+    """Return this process's file for the next run of a kind."""
+    for number in itertools.count():
+        path = folder / f"{kind}-{os.getpid()}-{number}.spill"
+        if not path.exists() or path.stat().st_size < FILE_BYTES:
+            return path
+    raise AssertionError("a number is found for each file")
 
 
 @dataclass(frozen=True)
@@ -173,23 +196,23 @@ class SpillReader(contextlib.ExitStack):
             file = self._file(run)
             raw = os.pread(
                 file,
-                _INDEX_ENTRY_BYTES * (next_cell - first_cell + 1),
-                run.offset + _INDEX_ENTRY_BYTES * first_cell,
+                INDEX_ENTRY_BYTES * (next_cell - first_cell + 1),
+                run.offset + INDEX_ENTRY_BYTES * first_cell,
             )
             index = np.frombuffer(raw, dtype="<u4")
             start = int(index[0])
             stop = int(index[-1])
             if start == stop:
                 continue
-            row_type = _row_type(len(run.column_bytes))
+            kind = row_type(len(run.column_bytes))
             # The row in front is read, too, because its ends are the beginnings of the first row.
             front = min(start, 1)
             raw = os.pread(
                 file,
-                (stop - start + front) * row_type.itemsize,
-                run.rows_offset + (start - front) * row_type.itemsize,
+                (stop - start + front) * kind.itemsize,
+                run.rows_offset + (start - front) * kind.itemsize,
             )
-            rows = np.frombuffer(raw, dtype=row_type)
+            rows = np.frombuffer(raw, dtype=kind)
             edges = np.zeros((stop - start + 1, len(run.column_bytes)), dtype=np.int64)
             edges[1 - front :] = rows["ends"]
             slices.append(

@@ -48,7 +48,8 @@ def address_takers(cluster: Cluster) -> dict[str, Counter[str]]:
     """
     takers: dict[str, Counter[str]] = defaultdict(Counter)
     first = takers[zone_ids(cluster)[0]]
-    first["storage.lustre.capacity_gib"] = _lustre_addresses(cluster.storage.lustre)
+    if cluster.storage.lustre:
+        first["storage.lustre.capacity_gib"] = _lustre_addresses(cluster.storage.lustre)
     if cluster.storage.home:
         first["storage.home"] = _HOME_ADDRESSES
     if cluster.network.interface_endpoints:

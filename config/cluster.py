@@ -13,6 +13,7 @@ from pydantic import Field
 
 from config import text_forms as forms
 from config.observability import Grafana, Mlflow, Observability
+from config.proxy import Proxy
 from config.section import Section
 from config.storage import Storage
 from config.studio import Studio
@@ -105,6 +106,8 @@ class ExistingVpc(Section):
     ] = Field(default=[])
     """Existing security groups of all nodes and file systems, which the stacks never change. They must admit
     all traffic between their members, which `make preflight` checks. An empty list creates a group."""
+    proxy: Proxy | None = None
+    """HTTP proxy to the internet; null uses the subnets' routes."""
     s3_gateway_endpoint: bool = False
     """Add a gateway endpoint for S3 to the subnets' route tables; false if the VPC has one. AWS lets only the
     owner of a shared VPC add endpoints."""

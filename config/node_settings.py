@@ -9,10 +9,11 @@ from typing import Any
 
 from config.access import Access
 from config.facts.instance_catalogue import instance_type
+from config.proxy_environment import proxy_environment
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
-from config.storage import EFA_CLIENT_SHA256, EFA_CLIENT_URL
+from config.storage import EFA_CLIENT_SHA256, EFA_CLIENT_URL, HOMES
 
-HOME_MOUNT_PATH = "/home"
+HOME_MOUNT_PATH = HOMES
 """Mount path of the OpenZFS file system on nodes, if there is one."""
 
 
@@ -24,17 +25,21 @@ def node_settings(cluster: SlurmCluster) -> dict[str, Any]:
     """
     setup = cluster.node_setup
     lustre = cluster.storage.lustre
-    efa_client = {"url": EFA_CLIENT_URL, "sha256": EFA_CLIENT_SHA256} if lustre.efa else None
+    has_efa = lustre is not None and lustre.efa
+    efa_client = {"url": EFA_CLIENT_URL, "sha256": EFA_CLIENT_SHA256} if has_efa else None
     return {
         "cluster_name": cluster.name,
         "region": cluster.region,
-        "lustre_mount_path": lustre.mount_path,
+        "lustre_mount_path": lustre.mount_path if lustre else None,
+        "shared_path": cluster.storage.shared_path,
+        "bucket_mount_path": cluster.storage.data_bucket.mount_path,
         "lustre_efa": efa_client,
         "home_mount_path": HOME_MOUNT_PATH if cluster.storage.home else None,
         "instance_groups": {
             group.name: _instance_group(group) for group in cluster.instance_groups
         },
         **_access(cluster.access),
+        "proxy": proxy_environment(cluster),
         "scheduling": cluster.scheduling.model_dump() if cluster.scheduling else None,
         "external_accounting": cluster.accounting_database is not None,
         "container_storage": setup.container_storage,

@@ -3,9 +3,9 @@
 Sizes are in GiB and throughput in MB/s, the units in which the services bill.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from config import text_forms as forms
 from config.section import Section
@@ -89,6 +89,9 @@ class DataBucket(Section):
     existing: Annotated[str, forms.field(forms.BUCKET_NAME)] | None = None
     """Name of a bucket of this region to use instead of a new one. Its versions, keys and policy stay as they
     are. With an existing Lustre file system too, their link is expected to exist."""
+    mount_path: MountPath | None = None
+    """Path at which Slurm's nodes mount the bucket through Mountpoint for Amazon S3, without Lustre: files
+    are read anywhere and written once from beginning to end. Null mounts nothing."""
     lustre_path: MountPath | None = "/data"
     """Directory of the Lustre file system that mirrors the bucket, at /fsx/data on nodes; null links none."""
     noncurrent_days: Annotated[int, Field(ge=1, le=3650)] = 30
@@ -97,11 +100,33 @@ class DataBucket(Section):
     """Effect of `cdk destroy` of the storage stack on the bucket and its objects."""
 
 
+NO_LUSTRE = "none"
+HOMES = "/home"
+"""Mount path of the OpenZFS file system on nodes."""
+SHARED_AT_HOMES = f"{HOMES}/shared"
+"""Directory of code and images on OpenZFS, if there is no Lustre file system."""
+
+
+def _without_lustre(value: Any) -> Any:
+    """Return null for the word that people write; YAML's null means the same."""
+    return None if value == NO_LUSTRE else value
+
+
+def _schema_of_lustre(schema: dict[str, Any]) -> None:
+    """Let editors offer the word, too."""
+    schema["anyOf"].append({"const": NO_LUSTRE})
+
+
 class Storage(Section):
     """File systems and buckets, which outlive the cluster."""
 
-    lustre: LustreFileSystem = LustreFileSystem()
-    """Shared file system of all nodes."""
+    lustre: Annotated[
+        LustreFileSystem | None,
+        BeforeValidator(_without_lustre),
+        Field(json_schema_extra=_schema_of_lustre),
+    ] = LustreFileSystem()
+    """Shared file system of all nodes. ``none`` creates none, for Slurm with ``home``: code and images are in
+    /home/shared then, and data in the bucket."""
     home: HomeFileSystem | None = None
     """FSx for OpenZFS at /home, only for Slurm, because pods have no homes. Null places the homes of
     ``access.users`` in the directory home of Lustre. The home of ubuntu is then on each node's root volume,
@@ -111,3 +136,8 @@ class Storage(Section):
     kms: Annotated[str, forms.field(forms.KMS)] = "aws"
     """Key for all data at rest, including Kubernetes secrets: ``aws`` (service keys), ``create`` (a new key),
     or an ARN. All but aws require continuous provisioning."""
+
+    @property
+    def shared_path(self) -> str:
+        """Path of the directory on nodes and in pods that has code and images, and outlives nodes."""
+        return self.lustre.mount_path if self.lustre else SHARED_AT_HOMES

@@ -35,7 +35,7 @@ def cluster_users(cluster: Cluster) -> dict[str, ClusterUser]:
         return {}
     users = {user.name: user for user in cluster.access.users}
     gids = {group.name: group.gid for group in cluster.access.groups}
-    homes = HOME_MOUNT_PATH if cluster.storage.home else f"{cluster.storage.lustre.mount_path}/home"
+    homes = HOME_MOUNT_PATH if cluster.storage.home else f"{cluster.storage.shared_path}/home"
     found = {}
     for profile in cluster.studio.profiles:
         user = users.get(profile.cluster_user or "")

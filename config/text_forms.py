@@ -230,6 +230,16 @@ SECRET_ARN = _form(
         "arn:aws:secretsmanager:us-east-1:123456789012:secret:hpc/slurm-0aB1cD",
     ),
 )
+PROXY_URL = _form(
+    r"^https?://[A-Za-z0-9.-]+:[0-9]{1,5}$",
+    "a proxy is given as http://<host>:<port>, without a user or password",
+    ("http://proxy.example.com:3128", "http://10.7.0.5:8080"),
+)
+PROXY_EXCEPTION = _form(
+    r"^[A-Za-z0-9.*-]+(/[0-9]{1,2})?$",
+    "a host, a domain with a dot at its beginning, or an address range is allowed",
+    (".example.com", "repository.example.com"),
+)
 HOST_NAME = _form(
     r"^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)+$",
     "a server is given by its DNS name",

@@ -10,6 +10,7 @@ from aws_cdk import aws_sagemaker as sagemaker
 
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.kubernetes import NO_USERS, version_warning
+from config.proxy_environment import proxy_environment
 from config.storage import EFA_CLIENT_SHA256, EFA_CLIENT_URL
 from constructs import Construct
 from constructs.eks.cluster_services import ClusterServices
@@ -32,6 +33,8 @@ from stacks.storage_stack import StorageStack
 from stacks.studio_stack import StudioStack
 
 SCRIPTS = Path(__file__).parents[1] / "lifecycle" / "eks"
+PROXY = "proxy"
+"""File beside ``ON_CREATE`` with the variables of the HTTP proxy, which containerd and kubelet then use."""
 ON_CREATE = "on_create.sh"
 """Script that runs once on each new node before it joins."""
 PODS_REACH_METADATA = "pods_reach_metadata"
@@ -65,6 +68,8 @@ class EksHyperPodStack(Stack):
         # Routes, endpoints and rules of the network must exist during installations and removals.
         self.add_stack_dependency(storage)
         key = storage.key
+        assert storage.lustre, "a rule of cluster files requires it"
+        lustre = storage.lustre
         kubernetes = KubernetesCluster(
             self, "Kubernetes", settings=cluster, network=network, key=key
         )
@@ -133,7 +138,7 @@ class EksHyperPodStack(Stack):
             "WithNodes",
             kubernetes=kubernetes,
             hyperpod=hyperpod,
-            lustre=storage.lustre,
+            lustre=lustre,
             metrics=storage.metrics,
             mlflow=storage.mlflow,
             log=log,
@@ -160,8 +165,8 @@ class EksHyperPodStack(Stack):
             "LifecycleSourceS3Uri": lifecycle.s3_uri,
             "DataBucketName": storage.data_bucket.bucket_name,
             "ArtifactBucketName": lifecycle.bucket_name,
-            "LustreFileSystemId": storage.lustre.file_system_id,
-            "LustreMountName": storage.lustre.mount_name,
+            "LustreFileSystemId": lustre.file_system_id,
+            "LustreMountName": lustre.mount_name,
             "ImageUri": storage.image_repository.repository_uri,
             "BillsUntilTeardown": ", ".join(remaining_costs(cluster)),
         }
@@ -220,9 +225,11 @@ def node_files(cluster: EksCluster) -> dict[str, str]:
     files: dict[str, str] = {}
     if cluster.kubernetes.pod_metadata_access:
         files[PODS_REACH_METADATA] = ""
-    if cluster.storage.lustre.efa:
+    if cluster.storage.lustre and cluster.storage.lustre.efa:
         files[LUSTRE_EFA] = f"{EFA_CLIENT_URL} {EFA_CLIENT_SHA256 or 'unknown'}\n"
         files[LUSTRE_EFA_SCRIPT.name] = LUSTRE_EFA_SCRIPT.read_text()
+    if variables := proxy_environment(cluster):
+        files[PROXY] = "".join(f"{name}={value}\n" for name, value in sorted(variables.items()))
     return files
 
 

@@ -9,7 +9,7 @@ def remaining_costs(cluster: Cluster) -> list[str]:
     lustre = cluster.storage.lustre
     home = cluster.storage.home
     mlflow = cluster.mlflow
-    parts = [f"FSx for Lustre ({lustre.capacity_gib} GiB)"]
+    parts = [f"FSx for Lustre ({lustre.capacity_gib} GiB)"] if lustre else []
     if home:
         parts.append(f"FSx for OpenZFS ({home.capacity_gib} GiB)")
     parts += ["S3 buckets", "image repository"]

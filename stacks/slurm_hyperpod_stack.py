@@ -72,6 +72,8 @@ class SlurmHyperPodStack(Stack):
             repository=storage.image_repository,
             key=key,
         )
+        if cluster.storage.data_bucket.mount_path:
+            common += node_roles.mounted_bucket_statements(_bucket_arn(cluster, storage), key)
         roles: dict[str, iam.Role] = {}
         created_roles = {
             group.role for group in cluster.instance_groups if not group.execution_role
@@ -101,6 +103,9 @@ class SlurmHyperPodStack(Stack):
         )
         deployment = {
             "artifact_bucket": workloads.bucket_name,
+            "data_bucket": storage.data_bucket.bucket_name
+            if cluster.storage.data_bucket.mount_path
+            else None,
             "mlflow": self._mlflow(cluster, storage, role_of),
             "remote_write_url": storage.metrics.remote_write_url if storage.metrics else None,
             "studio": studio.controller_settings() if studio else None,
@@ -155,8 +160,7 @@ class SlurmHyperPodStack(Stack):
             "WorkloadSourceS3Uri": workloads.s3_uri,
             "DataBucketName": storage.data_bucket.bucket_name,
             "ArtifactBucketName": lifecycle.bucket_name,
-            "LustreFileSystemId": storage.lustre.file_system_id,
-            "LustreMountName": storage.lustre.mount_name,
+            **_lustre_outputs(storage),
             "ImageUri": storage.image_repository.repository_uri,
             "SessionDocumentName": names.shell_document,
             "BillsUntilTeardown": ", ".join(remaining_costs(cluster)),
@@ -259,15 +263,32 @@ def _controller_statements(storage: StorageStack, studio: StudioStack | None) ->
     return statements
 
 
-def _mounts(storage: StorageStack) -> list[StorageConfig]:
-    """Return the mounts of every node."""
-    lustre = storage.lustre
-    lustre_config = {
-        "dnsName": lustre.dns_name,
-        "mountName": lustre.mount_name,
-        "mountPath": lustre.mount_path,
+def _bucket_arn(cluster: SlurmCluster, storage: StorageStack) -> str:
+    """Return the data bucket's ARN, for a new bucket as its export, whose name a finding contains."""
+    arn = storage.data_bucket.bucket_arn
+    return arn if cluster.storage.data_bucket.existing else storage.export_value(arn)
+
+
+def _lustre_outputs(storage: StorageStack) -> dict[str, str]:
+    """Return what people need to mount the file system elsewhere, if there is one."""
+    if storage.lustre is None:
+        return {}
+    return {
+        "LustreFileSystemId": storage.lustre.file_system_id,
+        "LustreMountName": storage.lustre.mount_name,
     }
-    mounts = [StorageConfig(fsx_lustre_config=lustre_config)]
+
+
+def _mounts(storage: StorageStack) -> list[StorageConfig]:
+    """Return the mounts of every node that HyperPod makes."""
+    mounts = []
+    if lustre := storage.lustre:
+        lustre_config = {
+            "dnsName": lustre.dns_name,
+            "mountName": lustre.mount_name,
+            "mountPath": lustre.mount_path,
+        }
+        mounts.append(StorageConfig(fsx_lustre_config=lustre_config))
     if storage.home:
         home_config = {"dnsName": storage.home.dns_name, "mountPath": HOME_MOUNT_PATH}
         mounts.append(StorageConfig(fsx_open_zfs_config=home_config))

@@ -25,6 +25,7 @@ class StorageStack(Stack):
     """Storage of a cluster, and the services that hold its metrics and runs."""
 
     data_bucket: s3.IBucket
+    lustre: LustreFileSystem | None
     home: HomeFileSystem | None
     """File system of home directories."""
     alerts: AlertTopic | None
@@ -54,14 +55,16 @@ class StorageStack(Stack):
             alias=names.key_name,
             removal=removal_policy(_removal_of_key(cluster)),
         )
-        self.lustre = LustreFileSystem(
-            self,
-            "Lustre",
-            settings=storage.lustre,
-            log_group_name=names.lustre_log_group,
-            network=network,
-            key=self.key,
-        )
+        self.lustre = None
+        if storage.lustre:
+            self.lustre = LustreFileSystem(
+                self,
+                "Lustre",
+                settings=storage.lustre,
+                log_group_name=names.lustre_log_group,
+                network=network,
+                key=self.key,
+            )
         self.home = None
         if storage.home:
             self.home = HomeFileSystem(
@@ -95,9 +98,10 @@ class StorageStack(Stack):
         )
         # If both exist, they were retained with their association, and FSx refuses a second one for the same
         # path.
-        is_linked = storage.lustre.existing and storage.data_bucket.existing
-        if storage.data_bucket.lustre_path is not None and not is_linked:
-            both_are_retained = storage.lustre.removal == storage.data_bucket.removal == "retain"
+        lustre = storage.lustre
+        is_linked = lustre and lustre.existing and storage.data_bucket.existing
+        if lustre and self.lustre and storage.data_bucket.lustre_path and not is_linked:
+            both_are_retained = lustre.removal == storage.data_bucket.removal == "retain"
             DataAssociation(
                 self,
                 "DataAssociation",
@@ -148,7 +152,8 @@ class StorageStack(Stack):
                 network=network,
                 key=self.key,
             )
-        CfnOutput(self, "LustreFileSystemId", value=self.lustre.file_system_id)
+        if self.lustre:
+            CfnOutput(self, "LustreFileSystemId", value=self.lustre.file_system_id)
         CfnOutput(self, "DataBucketName", value=self.data_bucket.bucket_name)
         CfnOutput(self, "ArtifactBucketName", value=self.artifact_bucket.bucket_name)
         if self.home:

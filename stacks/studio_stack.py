@@ -97,6 +97,8 @@ class StudioStack(Stack):
             more=common,
         )
         self.roles = [role]
+        assert storage.lustre, "a rule of cluster files requires it"
+        lustre = storage.lustre
         group = studio_security_group(
             self, "SecurityGroup", cluster=cluster, vpc=network.vpc, members=network.security_group
         )
@@ -110,7 +112,7 @@ class StudioStack(Stack):
             spaces=SpaceDefaults(
                 role=role,
                 security_group_id=group.security_group_id,
-                file_system_id=storage.lustre.file_system_id,
+                file_system_id=lustre.file_system_id,
                 current_s3_uri=upload.current_s3_uri,
                 key=key,
             ),
@@ -124,7 +126,7 @@ class StudioStack(Stack):
                 "Partitions",
                 settings=PartitionSettings(
                     domain_id=domain_id,
-                    file_system_id=storage.lustre.file_system_id,
+                    file_system_id=lustre.file_system_id,
                     removal=studio.partition_removal,
                     uids=partition_uids(cluster),
                 ),
@@ -221,12 +223,13 @@ class StudioStack(Stack):
         """Return the settings file of the spaces' scripts."""
         cluster = self._cluster
         storage = self._storage
+        assert storage.lustre, "a rule of cluster files requires it"
         common = {
             "scheduler": cluster.scheduler,
             "cluster_name": cluster.name,
             "region": cluster.region,
             "file_system_id": storage.lustre.file_system_id,
-            "lustre_mount_path": cluster.storage.lustre.mount_path,
+            "lustre_mount_path": storage.lustre.mount_path,
             "partitions": studio.partitions,
             "mlflow_tracking_uri": storage.mlflow.arn if storage.mlflow else None,
         }

@@ -10,6 +10,7 @@ from config.public_key import fault, is_private_key
 from config.reading.violation import Violation
 from config.rules.rule import SlurmRule, repetitions
 from config.slurm_cluster import SlurmCluster
+from config.storage import SHARED_AT_HOMES
 from config.text_forms import LOWER_CASE_NAME
 
 OWN_RANGE = (FIRST_ID, LAST_ID)
@@ -204,6 +205,17 @@ RULES = (
         "Slurm already has this account as its root",
         "set another name",
         got="root",
+    ),
+    # Their home would be the directory of code and images.
+    SlurmRule(
+        "access.users[shared].name",
+        lambda cluster: (
+            cluster.storage.lustre is None
+            and any(user.name == "shared" for user in cluster.access.users)
+        ),
+        f"with lustre: none, {SHARED_AT_HOMES} has code and images",
+        "set another name",
+        got="shared",
     ),
     numbers_have_an_owner,
     # An empty range would admit no number, and its mistake would show as wrong numbers of people.

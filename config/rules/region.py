@@ -121,7 +121,7 @@ def lustre_over_efa_is_in_the_zone(cluster: Cluster) -> Iterator[Violation]:
 
     EFA does not cross zones. Other nodes read less, and mount over TCP.
     """
-    if not cluster.storage.lustre.efa:
+    if not (cluster.storage.lustre and cluster.storage.lustre.efa):
         return
     zones = zone_ids(cluster)
     for group in cluster.instance_groups:

@@ -47,7 +47,8 @@ HOMES = "/home"
 
 def _exports_homes(cluster: SlurmCluster) -> bool:
     path = cluster.storage.data_bucket.lustre_path
-    on_lustre = bool(cluster.access.users) and cluster.storage.home is None
+    has_users = bool(cluster.access.users)
+    on_lustre = has_users and cluster.storage.home is None and cluster.storage.lustre is not None
     return on_lustre and f"{path}/".startswith(f"{HOMES}/")
 
 

@@ -49,6 +49,8 @@ part of the system, or is hidden by a mount of the system."""
 def lustre_capacity_is_a_step(cluster: Cluster) -> Iterator[Violation]:
     """Check the steps (FSx API reference, CreateFileSystem, ``StorageCapacity``; user guide for EFA)."""
     lustre = cluster.storage.lustre
+    if lustre is None:
+        return
     capacity = lustre.capacity_gib
     step = gib_per_server(lustre)
     is_multiple = capacity >= step and capacity % step == 0
@@ -68,13 +70,14 @@ def lustre_capacity_is_a_step(cluster: Cluster) -> Iterator[Violation]:
 
 def _next_iops(cluster: Cluster) -> int:
     """Return the smallest allowed value above the file's, or the largest."""
-    given = cluster.storage.lustre.metadata_iops or 0
+    lustre = cluster.storage.lustre
+    given = (lustre.metadata_iops if lustre else None) or 0
     return next((step for step in _METADATA_IOPS if step > given), _MAX_IOPS)
 
 
 def lustre_efa_has_a_client(cluster: Cluster) -> Iterator[Violation]:
     """Allow EFA only if nodes use it, because it enlarges the capacity steps and cannot be turned off."""
-    if not cluster.storage.lustre.efa:
+    if not (cluster.storage.lustre and cluster.storage.lustre.efa):
         return
     workers = [group for group in cluster.instance_groups if group.runs_jobs]
     known = [
@@ -94,6 +97,8 @@ def lustre_efa_has_a_client(cluster: Cluster) -> Iterator[Violation]:
 
 
 def linked_directory_is_seen_from_inside(cluster: Cluster) -> Iterator[Violation]:
+    if cluster.storage.lustre is None:
+        return
     mount = cluster.storage.lustre.mount_path
     path = cluster.storage.data_bucket.lustre_path
     if path and (path == mount or path.startswith(f"{mount}/")):
@@ -107,16 +112,67 @@ def linked_directory_is_seen_from_inside(cluster: Cluster) -> Iterator[Violation
 
 
 def _top(cluster: Cluster) -> str:
-    """Return the top-level directory of the mount path."""
-    return cluster.storage.lustre.mount_path.split("/")[1]
+    """Return the top-level directory of the mount path; empty without Lustre."""
+    lustre = cluster.storage.lustre
+    return lustre.mount_path.split("/")[1] if lustre else ""
+
+
+def _bucket_top(cluster: Cluster) -> str:
+    path = cluster.storage.data_bucket.mount_path
+    return path.split("/")[1] if path else ""
 
 
 RULES = (
+    # Pods have no homes, and training writes and renames files, which Mountpoint for Amazon S3 cannot.
+    CommonRule(
+        "storage.lustre",
+        lambda cluster: cluster.storage.lustre is None and cluster.scheduler == "eks",
+        "pods share files on Lustre only",
+        "remove it, or set capacity_gib below it",
+        got="none",
+    ),
+    # Code, images and runs need a file system that all nodes write.
+    CommonRule(
+        "storage.home",
+        lambda cluster: (
+            cluster.storage.lustre is None
+            and cluster.storage.home is None
+            and cluster.scheduler == "slurm"
+        ),
+        "with lustre: none, homes, code and images are on the OpenZFS file system of home",
+        "add home, such as capacity_gib: 256, or a Lustre file system",
+        got="no home",
+    ),
+    # SageMaker mounts FSx for Lustre in spaces, by CustomFileSystemConfigs of CreateUserProfile.
+    CommonRule(
+        "storage.lustre",
+        lambda cluster: cluster.storage.lustre is None and cluster.studio,
+        "Studio's spaces share the Lustre file system with the cluster",
+        "add a Lustre file system, or remove studio",
+        got="none",
+    ),
+    # The objects would appear twice, and the two would differ for a while after each change.
+    CommonRule(
+        "storage.data_bucket.mount_path",
+        lambda cluster: cluster.storage.data_bucket.mount_path and cluster.storage.lustre,
+        "Lustre shows the bucket at lustre_path already",
+        "remove it, or set storage.lustre to none",
+    ),
+    # A mount hides what is below it, and /home is the other file system's.
+    CommonRule(
+        "storage.data_bucket.mount_path",
+        lambda cluster: _bucket_top(cluster) in _SYSTEM_DIRECTORIES,
+        lambda cluster: f"/{_bucket_top(cluster)} is a directory of the operating system",
+        "set a separate directory, such as /data",
+    ),
     lustre_capacity_is_a_step,
     # Values of CreateFileSystemLustreMetadataConfiguration (FSx API reference).
     CommonRule(
         "storage.lustre.metadata_iops",
-        lambda cluster: cluster.storage.lustre.metadata_iops not in (None, *_METADATA_IOPS),
+        lambda cluster: (
+            cluster.storage.lustre
+            and cluster.storage.lustre.metadata_iops not in (None, *_METADATA_IOPS)
+        ),
         f"1500, 3000, 6000 or a multiple of {_IOPS_STEP} up to {_MAX_IOPS} is allowed",
         lambda cluster: f"set {_next_iops(cluster)}, or null to let FSx choose",
     ),
@@ -126,7 +182,9 @@ RULES = (
     CommonRule(
         "storage.lustre.backup_days",
         lambda cluster: (
-            cluster.storage.lustre.backup_days and cluster.storage.data_bucket.lustre_path
+            cluster.storage.lustre
+            and cluster.storage.lustre.backup_days
+            and cluster.storage.data_bucket.lustre_path
         ),
         "FSx cannot back up a file system that is linked to a bucket; files below"
         " {cluster.storage.data_bucket.lustre_path} are exported instead",

@@ -6,8 +6,9 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sagemaker as sagemaker
 
 from config.facts import addons
+from config.proxy_environment import proxy_environment
 from constructs import Construct, IConstruct
-from constructs.eks.job_services import MlflowAccess, TrainingCollector, TrainingOperator
+from constructs.eks.job_services import JobProxy, MlflowAccess, TrainingCollector, TrainingOperator
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.lustre_volumes import LustreVolumes
 from constructs.eks.observability import ContainerInsights, Observability
@@ -73,6 +74,8 @@ class ClusterServices(Construct):
             )
         if mlflow:
             in_namespaces.append(MlflowAccess(self, "Mlflow", kubernetes=kubernetes, mlflow=mlflow))
+        elif proxy_environment(settings):
+            in_namespaces.append(JobProxy(self, "Proxy", kubernetes=kubernetes))
         if settings.container_insights:
             others.append(ContainerInsights(self, "ContainerInsights", kubernetes=kubernetes))
         if settings.autoscaling == "karpenter":

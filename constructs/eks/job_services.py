@@ -3,6 +3,7 @@
 from aws_cdk import aws_sagemaker as sagemaker
 
 from config.facts import addons
+from config.proxy_environment import proxy_environment
 from config.resource_names import JOB_ENVIRONMENT, JOB_SERVICE_ACCOUNT, job_namespaces
 from constructs import Construct
 from constructs.eks.kubernetes_cluster import KubernetesCluster
@@ -70,6 +71,21 @@ class TrainingCollector(Construct):
         kubernetes.manifest(self, "Objects", objects, after=[role])
 
 
+class JobProxy(Construct):
+    """HTTP proxy for the pods of jobs, in their namespaces. With MLflow, its object has the proxy, too."""
+
+    def __init__(
+        self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster
+    ) -> None:
+        super().__init__(scope, construct_id)
+        variables = proxy_environment(kubernetes.settings)
+        objects = [
+            kubernetes_object("v1", "ConfigMap", JOB_ENVIRONMENT, namespace, data=variables)
+            for namespace in job_namespaces(kubernetes.settings)
+        ]
+        kubernetes.manifest(self, "Objects", objects)
+
+
 class MlflowAccess(Construct):
     """Address of MLflow, and a service account that may only log to it, in the namespaces of jobs."""
 
@@ -91,7 +107,7 @@ class MlflowAccess(Construct):
             service_account=JOB_SERVICE_ACCOUNT,
             statements=[mlflow.to_log_runs],
         )
-        variables = {"MLFLOW_TRACKING_URI": mlflow.arn}
+        variables = {"MLFLOW_TRACKING_URI": mlflow.arn, **proxy_environment(kubernetes.settings)}
         objects: list[Object] = []
         for namespace in namespaces:
             objects.append(

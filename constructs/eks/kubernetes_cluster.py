@@ -16,6 +16,7 @@ from aws_cdk.lambda_layer_kubectl_v34 import KubectlV34Layer
 from config.eks_cluster import EksCluster
 from config.facts.addons import addon_version
 from config.kubernetes import AccessEntry, LogKind
+from config.proxy_environment import proxy_environment
 from config.resource_names import ResourceNames
 from constructs import Construct, IDependable
 from constructs.policy.existing_role import existing_role
@@ -98,6 +99,7 @@ class KubernetesCluster(Construct):
                 # kubectl 1.34 supports control planes from 1.33 to 1.35.
                 kubectl_layer=KubectlV34Layer(self, "KubectlLayer"),
                 security_groups=[network.security_group],
+                environment=proxy_environment(settings) or None,
             ),
         )
         resource = cluster.node.default_child

@@ -133,28 +133,29 @@ class SpaceAlarms(Construct):
         scope: Construct,
         construct_id: str,
         *,
-        lustre: LustreFileSystem,
+        lustre: LustreFileSystem | None,
         home: HomeFileSystem | None,
         free_percent: int,
         topic: sns.ITopic,
     ) -> None:
         super().__init__(scope, construct_id)
-        _SpaceAlarm(
-            self,
-            "Lustre",
-            file_system_id=lustre.file_system_id,
-            topic=topic,
-            alarm_description=(
-                f"{lustre.mount_path} has less than {free_percent} % of {lustre.capacity_gib} GiB free: "
-                "remove old checkpoints, or raise storage.lustre.capacity_gib and deploy"
-            ),
-            # Metrics of both file systems: "Amazon CloudWatch metrics" in FSx's two user guides.
-            metric_name="FreeDataStorageCapacity",
-            # The sum over all disks, each of which reports once a minute.
-            statistic="Sum",
-            comparison_operator="LessThanThreshold",
-            threshold=lustre.capacity_gib * _GIB * free_percent // 100,
-        )
+        if lustre:
+            _SpaceAlarm(
+                self,
+                "Lustre",
+                file_system_id=lustre.file_system_id,
+                topic=topic,
+                alarm_description=(
+                    f"{lustre.mount_path} has less than {free_percent} % of {lustre.capacity_gib} GiB free: "
+                    "remove old checkpoints, or raise storage.lustre.capacity_gib and deploy"
+                ),
+                # Metrics of both file systems: "Amazon CloudWatch metrics" in FSx's two user guides.
+                metric_name="FreeDataStorageCapacity",
+                # The sum over all disks, each of which reports once a minute.
+                statistic="Sum",
+                comparison_operator="LessThanThreshold",
+                threshold=lustre.capacity_gib * _GIB * free_percent // 100,
+            )
         if home:
             _SpaceAlarm(
                 self,

@@ -137,7 +137,7 @@ class GrafanaContents(Construct):
         construct_id: str,
         *,
         grafana: GrafanaWorkspace,
-        lustre: LustreFileSystem,
+        lustre: LustreFileSystem | None,
         home: HomeFileSystem | None,
         log: logs.CfnLogGroup,
     ) -> None:
@@ -161,7 +161,8 @@ class GrafanaContents(Construct):
                 "EDITOR": settings.editors,
                 "VIEWER": settings.viewers,
             }
-        marks = {LUSTRE_MARK: lustre.file_system_id}
+        # Panels of a file system that is missing have no data.
+        marks = {LUSTRE_MARK: lustre.file_system_id} if lustre else {}
         if home:
             marks[HOME_MARK] = home.file_system_id
         function.resource(

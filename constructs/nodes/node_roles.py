@@ -156,6 +156,25 @@ def node_statements(
     return statements
 
 
+def mounted_bucket_statements(bucket_arn: str, key: kms.IKey | None) -> list[Statement]:
+    """Allow what Mountpoint for Amazon S3 needs to read files and write new ones.
+
+    The statements are those of its documentation, "Configuring IAM permissions", without DeleteObject.
+    """
+    statements = [
+        Statement("ListDataBucket", ["s3:ListBucket"], [bucket_arn]),
+        Statement(
+            "ReadAndWriteData",
+            ["s3:AbortMultipartUpload", "s3:GetObject", "s3:PutObject"],
+            [f"{bucket_arn}/*"],
+            why="people choose the names of their files",
+        ),
+    ]
+    if key:
+        statements.append(Statement("EncryptData", ["kms:GenerateDataKey"], [key.key_arn]))
+    return statements
+
+
 def key_statements(stack: Stack, key_arn: str, *, volumes: str = "Volumes") -> list[Statement]:
     """Allow the use of a key for files, sessions and volumes.
 

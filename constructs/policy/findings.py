@@ -48,6 +48,8 @@ def _written(value: Any) -> str:
     match value:
         case {"Fn::Join": ["", [*parts]]}:
             return "".join(map(_written, parts))
+        case {"Fn::ImportValue": str(name)}:
+            return name
         case {"Ref": name}:
             return f"<{name}>"
         case {"Fn::GetAtt": [name, attribute]}:

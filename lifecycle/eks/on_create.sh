@@ -34,6 +34,7 @@ main() {
     else
         install_service "${rules}" keep_pods_from_metadata.sh
     fi
+    [[ ! -e "${here}/proxy" ]] || use_proxy
     systemctl daemon-reload
     # Both run at every boot before containerd and kubelet. The rules are lost at a boot, and the instance store may
     # be empty.
@@ -50,6 +51,22 @@ main() {
         set_up_lustre_efa
     fi
     log "done"
+}
+
+# The file has a line NAME=value for each variable. Both services start after this script, or start again below.
+use_proxy() {
+    local service
+    install -D --mode=0644 "${here}/proxy" "${DESTDIR:-}/etc/node-setup/proxy"
+    for service in containerd kubelet; do
+        mkdir --parents "${DESTDIR:-}/etc/systemd/system/${service}.service.d"
+        printf '[Service]\nEnvironmentFile=/etc/node-setup/proxy\n' \
+            >"${DESTDIR:-}/etc/systemd/system/${service}.service.d/50-node-setup-proxy.conf"
+    done
+    if systemctl is-active --quiet containerd && ! containers_run; then
+        systemctl daemon-reload
+        systemctl restart containerd
+    fi
+    log "containerd and kubelet use the proxy $(sed --quiet 's/^https_proxy=//p' "${here}/proxy")"
 }
 
 # Pods mount the file system later, over the network that the node is set up for. TCP works without this.

@@ -52,6 +52,8 @@ def set_up(host: Host) -> int:
         SetupError: if the node's facts or settings cannot be read.
     """
     settings = read_section(FILES / "settings.json", Settings)
+    # For the commands of all steps, such as curl, which run before any new session.
+    os.environ.update(settings.proxy)
     deployment = read_section(FILES / "deployment.json", Deployment)
     facts = read_facts(host, settings)
     log(

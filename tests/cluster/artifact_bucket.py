@@ -29,6 +29,7 @@ class ArtifactBucket:
         write_downloads(self._files)
         self._deployment = {
             "artifact_bucket": BUCKET,
+            "data_bucket": None,
             "workload_s3_uri": f"s3://{BUCKET}/{write_workloads(self._files)}",
             "remote_write_url": REMOTE_WRITE_URL,
             "mlflow": {"tracking_uri": aws_services.MLFLOW, "role_arn": aws_services.JOB_ROLE},

@@ -85,6 +85,7 @@ REASONS: dict[str, str] = {
     "Cluster.name": "sagemaker-<name>-<account>-<region> is a bucket name of at most 63 characters",
     "Cluster.wait_minutes": "a waiting deployment needs one poll at least, and ends within a day",
     "DataBucket.lustre_path": "it is a folder below the mount path, with the same bound",
+    "DataBucket.mount_path": "systemd runs the mount, and its names have up to 255 characters",
     "DataBucket.noncurrent_days": (
         "S3's lifecycle rules begin at one day; more than ten years are a typing error"
     ),
@@ -143,6 +144,8 @@ REASONS: dict[str, str] = {
     "PartitionOptions.priority_tier": "slurm.conf manual, PriorityTier: at most 65533",
     "PartitionOptions.qos": _ACCOUNT_NAME,
     "PriorityClass.name": "pattern of SageMaker's ClusterSchedulerPriorityClassName has 40 characters",
+    "Proxy.no_proxy": "longest name of DNS, 255 characters; a longer list belongs into domains",
+    "Proxy.url": "longest name of DNS, 255 characters, which includes scheme and port here",
     "Qos.name": _ACCOUNT_NAME,
     "Qos.priority": "Slurm stores 32 bits; half of them hold in programs with a sign",
     "Saml.metadata_url": "IdpMetadataUrl of Grafana's API has up to 2048 characters",

@@ -24,6 +24,10 @@ discarded."""
 
 EDGES: dict[str, tuple[str, dict[str, Any]]] = {
     "existing VPC": ("existing", {}),
+    "existing VPC with a proxy": (
+        "existing",
+        {"network.proxy": {"url": "http://10.4.0.9:3128", "no_proxy": [".lab", "10.0.0.0/8"]}},
+    ),
     "existing VPC with a database": ("existing", {"accounting_database": {}}),
     "longest name": ("small", {"name": "a23456789-123456789-1234"}),
     "forty tags": ("small", {"tags": {f"tag{index}": "x" * 255 for index in range(40)}}),
@@ -152,6 +156,14 @@ EDGES: dict[str, tuple[str, dict[str, Any]]] = {
         {"storage.lustre.capacity_gib": 38400, "storage.lustre.throughput_mbps_per_tib": 125},
     ),
     "most metadata": ("p5", {"storage.lustre.metadata_iops": 192000}),
+    "no Lustre, with the bucket's files": (
+        "small",
+        {
+            "storage.lustre": "none",
+            "storage.home": {},
+            "storage.data_bucket": {"mount_path": "/data"},
+        },
+    ),
     "unlinked Lustre with backups": (
         "small",
         {"storage.lustre.backup_days": 90, "storage.data_bucket": {"lustre_path": None}},

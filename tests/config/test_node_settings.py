@@ -34,6 +34,8 @@ def test_settings_of_the_small_cluster() -> None:
         "cluster_name": "esm2-slurm",
         "region": "us-west-2",
         "lustre_mount_path": "/fsx",
+        "shared_path": "/fsx",
+        "bucket_mount_path": None,
         "lustre_efa": None,
         "home_mount_path": None,
         "instance_groups": {
@@ -57,6 +59,7 @@ def test_settings_of_the_small_cluster() -> None:
         "groups": [],
         "users": [],
         "accounts": [],
+        "proxy": {},
         "scheduling": None,
         "external_accounting": False,
         "container_storage": "local_disk",
@@ -91,6 +94,7 @@ def test_switches_of_the_file_reach_the_nodes() -> None:
     )
     assert {key: other[key] for key in small if other[key] != small[key]} == {
         "lustre_mount_path": "/lustre",
+        "shared_path": "/lustre",
         "home_mount_path": "/home",
         "external_accounting": True,
         "container_storage": "unchanged",

@@ -6,7 +6,7 @@ import datetime
 import ipaddress
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,12 +19,14 @@ from cryptography.x509.oid import NameOID
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
-def write_certificate(path: Path) -> None:
-    """A key, and a certificate for 127.0.0.1 that it signs itself."""
+def write_certificate(path: Path, names: Sequence[str] = ()) -> None:
+    """A key, and a certificate for 127.0.0.1 and these names that it signs itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.datetime.now(datetime.UTC)
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    address = x509.SubjectAlternativeName(
+        [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), *map(x509.DNSName, names)]
+    )
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)

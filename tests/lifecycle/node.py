@@ -49,12 +49,15 @@ def settings_document(**changes: Any) -> dict[str, Any]:
         "cluster_name": "esm2-slurm",
         "region": "us-west-2",
         "lustre_mount_path": "/fsx",
+        "shared_path": changes.get("lustre_mount_path", "/fsx"),
+        "bucket_mount_path": None,
         "lustre_efa": None,
         "home_mount_path": None,
         "instance_groups": groups,
         "groups": [],
         "users": [],
         "accounts": [],
+        "proxy": {},
         "scheduling": None,
         "external_accounting": False,
         "container_storage": "unchanged",
@@ -73,6 +76,7 @@ def deployment_document(**changes: Any) -> dict[str, Any]:
     bucket = "sagemaker-esm2-slurm-123456789012-us-west-2"
     return {
         "artifact_bucket": bucket,
+        "data_bucket": None,
         "workload_s3_uri": f"s3://{bucket}/workloads/0123456789abcdef",
         "remote_write_url": "https://aps-workspaces.us-west-2.amazonaws.com/workspaces/ws-1/api/v1/remote_write",
         "mlflow": None,

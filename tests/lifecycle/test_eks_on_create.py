@@ -373,3 +373,14 @@ def test_a_node_whose_pods_would_reach_the_credentials_does_not_join(al2023: Eks
         in (result.output)
     )
     assert al2023.bound() == {}
+
+
+def test_containerd_and_kubelet_use_the_proxy_of_the_file(node: EksNode) -> None:
+    (node.bundle / "proxy").write_text("https_proxy=http://proxy.example.com:3128\n")
+    result = node.run()
+    assert result.status == 0, result.output
+    assert "use the proxy http://proxy.example.com:3128" in result.output
+    for service in ("containerd", "kubelet"):
+        unit = node.root / f"etc/systemd/system/{service}.service.d/50-node-setup-proxy.conf"
+        assert unit.read_text() == "[Service]\nEnvironmentFile=/etc/node-setup/proxy\n"
+    assert (node.root / "etc/node-setup/proxy").read_text().startswith("https_proxy=")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,11 +185,12 @@ def test_the_service_sets_options_again(
         if looks == 1:
             stand_ins.command("scontrol", "echo slurmctld is down >&2; exit 1")
         if looks == 3:
-            raise InterruptedError
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr("time.sleep", sleep)
+    # The module's own, because subprocess sleeps, too.
+    monkeypatch.setattr(partition_options, "time", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr("sys.argv", ["partition_options.py", str(file)])
-    with pytest.raises(InterruptedError):
+    with pytest.raises(KeyboardInterrupt):
         partition_options.main()
     output = capsys.readouterr()
     assert output.out.startswith("scontrol update PartitionName=gpu AllowQos=long Default=YES")

@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.local_aws.deployment import ACCOUNT, REPOSITORY, LocalAws, Seen, copy_checkout, see
+from tests.local_aws.deployment import (
+    ACCOUNT,
+    REPOSITORY,
+    LocalAws,
+    Seen,
+    copy_checkout,
+    objects_below,
+    see,
+)
 
 pytestmark = pytest.mark.long
 
@@ -39,20 +47,20 @@ _TRUST = {
 
 @dataclass(frozen=True)
 class Lent:
-    """What somebody else created, and what AWS says about it."""
+    """Resources of other teams, and their descriptions by AWS."""
 
     vpc: str
     subnet: str
     routes: str
     groups: list[str]
-    lustre: str
+    home: str
 
     def description(self, aws: LocalAws) -> dict[str, Any]:
         """Everything that a change could alter."""
         ec2 = aws.client("ec2", REGION)
         iam = aws.client("iam", REGION)
         s3 = aws.client("s3", REGION)
-        systems = aws.client("fsx", REGION).describe_file_systems(FileSystemIds=[self.lustre])
+        systems = aws.client("fsx", REGION).describe_file_systems(FileSystemIds=[self.home])
         policies = iam.list_role_policies(RoleName=ROLE)["PolicyNames"]
         objects = s3.list_object_versions(Bucket=BUCKET)
         return {
@@ -103,11 +111,11 @@ def lent(aws: LocalAws) -> Lent:
     s3.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
     s3.put_object(Bucket=BUCKET, Key="proteins.fasta", Body=b">one\nMKV\n")
     system = aws.client("fsx", REGION).create_file_system(
-        FileSystemType="LUSTRE",
-        StorageCapacity=1200,
+        FileSystemType="OPENZFS",
+        StorageCapacity=256,
         SubnetIds=[subnet],
         SecurityGroupIds=groups,
-        LustreConfiguration={"DeploymentType": "PERSISTENT_2", "PerUnitStorageThroughput": 250},
+        OpenZFSConfiguration={"DeploymentType": "SINGLE_AZ_HA_2", "ThroughputCapacity": 160},
     )["FileSystem"]
     return Lent(vpc, subnet, table["RouteTableId"], groups, system["FileSystemId"])
 
@@ -133,8 +141,9 @@ def checkout(lent: Lent, tmp_path_factory: pytest.TempPathFactory) -> Path:
             "security_group_ids": lent.groups,
         },
         "storage": {
-            "lustre": {"existing": {"file_system_id": lent.lustre, "mount_name": "abcdev4v"}},
-            "data_bucket": {"existing": BUCKET},
+            "lustre": "none",
+            "home": {"existing": lent.home},
+            "data_bucket": {"existing": BUCKET, "mount_path": "/data"},
         },
     }
     for group in document["instance_groups"]:
@@ -166,6 +175,13 @@ def test_the_cluster_runs_with_what_exists(aws: LocalAws, deployed: Seen, lent: 
     cluster = deployed.clusters[NAME]
     assert cluster["ClusterStatus"] == "InService"
     assert cluster["VpcConfig"] == {"SecurityGroupIds": lent.groups, "Subnets": [lent.subnet]}
+    for group in cluster["InstanceGroups"]:
+        mounts = [next(iter(config)) for config in group["InstanceStorageConfigs"]]
+        assert mounts == ["EbsVolumeConfig", "FsxOpenZfsConfig"]
+    source = deployed.stacks[f"{NAME}-slurm-hyperpod"]["LifecycleSourceS3Uri"]
+    told = json.loads(objects_below(deployed, source)["deployment.json"])
+    assert told["data_bucket"] == BUCKET
+    assert deployed.file_systems == {lent.home}
     roles = {group["ExecutionRole"] for group in cluster["InstanceGroups"]}
     assert roles == {f"arn:aws:iam::{ACCOUNT}:role/{ROLE}"}
 

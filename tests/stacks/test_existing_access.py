@@ -16,6 +16,7 @@ from tools.stacks.execution_policy import execution_policies
 
 GROUPS = ["sg-0aaaaaaaaaaaaaaaa", "sg-0bbbbbbbbbbbbbbbb"]
 ROLES = {"controller": "hpc-controller", "nodes": f"arn:aws:iam::{ACCOUNT}:role/hpc/nodes"}
+PROXY = "http://proxy.example.com:3128"
 CONTROL_PLANE, KARPENTER = "hpc-control-plane", "hpc-karpenter"
 CHANGING = ("AWS::EC2::SecurityGroup", "AWS::IAM::")
 """Beginnings of types whose resources can change a security group or a role."""
@@ -24,6 +25,7 @@ CHANGING = ("AWS::EC2::SecurityGroup", "AWS::IAM::")
 def cluster(scheduler: str) -> Any:
     file = load(f"clusters/{scheduler}.yaml").model_dump(mode="json", exclude_unset=True)
     network = NETWORK | {"security_group_ids": GROUPS, "interface_endpoints": False}
+    network["proxy"] = {"url": PROXY}
     changes: dict[str, Any] = {"network": network, "instance_groups": file["instance_groups"]}
     for group in changes["instance_groups"]:
         group["execution_role"] = ROLES.get(group["name"], ROLES["nodes"])

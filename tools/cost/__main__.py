@@ -167,7 +167,8 @@ def capacity_notes(cluster: AnyCluster, prices: PriceList) -> Iterator[str]:
 
 def unpriced_notes(cluster: AnyCluster) -> list[str]:
     """Return notes about features that the table does not show: billed by use, or without effect."""
-    notes = [f"{EFA_NOT_CONFIGURED}."] if cluster.storage.lustre.lacks_efa_client else []
+    lustre = cluster.storage.lustre
+    notes = [f"{EFA_NOT_CONFIGURED}."] if lustre and lustre.lacks_efa_client else []
     if isinstance(cluster, EksCluster) and cluster.container_insights:
         notes.append(
             "Not in the total: Container Insights, which bills per observation and for its logs."

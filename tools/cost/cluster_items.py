@@ -72,7 +72,8 @@ def _control_plane(cluster: EksCluster, usage: Usage) -> Iterator[Item]:
 def _storage(cluster: Cluster, usage: Usage) -> Iterator[Item]:
     lustre = cluster.storage.lustre
     home = cluster.storage.home
-    yield from _lustre(lustre)
+    if lustre:
+        yield from _lustre(lustre)
     if home:
         size = home.capacity_gib
         speed = home.throughput_mbps

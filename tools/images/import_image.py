@@ -102,7 +102,7 @@ def shared_folder(cluster: SlurmCluster, wanted: str | None) -> str:
     Raises:
         ValueError: if the nodes do not share it, or its name has characters that make would interpret.
     """
-    folder = str(PurePosixPath(wanted or f"{cluster.storage.lustre.mount_path}/{FOLDER}"))
+    folder = str(PurePosixPath(wanted or f"{cluster.storage.shared_path}/{FOLDER}"))
     for problem in shared_files(cluster).folder_problems(folder):
         raise ValueError(problem)
     if not re.fullmatch(r"[\w./+-]+", folder):

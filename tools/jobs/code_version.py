@@ -29,7 +29,7 @@ def code_hash() -> str:
 
 def deployed_folder(cluster: SlurmCluster) -> Path:
     """Return the folder of this version on nodes, if it was deployed."""
-    return Path(cluster.storage.lustre.mount_path) / "workloads" / code_hash()
+    return Path(cluster.storage.shared_path) / "workloads" / code_hash()
 
 
 def copy_here(cluster: SlurmCluster, folder: str) -> str:

@@ -131,7 +131,12 @@ def _layout(config: RunFile, place: Place) -> Layout:
 
 
 def lustre_bytes_per_second(cluster: AnyCluster) -> float:
+    """Return the throughput of the file system of checkpoints: Lustre, or the homes' without it."""
     lustre = cluster.storage.lustre
+    if lustre is None:
+        home = cluster.storage.home
+        assert home, "a rule of cluster files requires one of the two"
+        return home.throughput_mbps * 1e6
     return lustre.capacity_gib / GIB_PER_TIB * lustre.throughput_mbps_per_tib * 1e6
 
 

@@ -183,6 +183,10 @@ def _denied(aws: ReadOnlyAws, cluster: Cluster, role_arn: str) -> Iterator[str]:
     }
     if isinstance(cluster, EksCluster):
         needed["*"].append("ec2:DescribeInstances")
+    data = cluster.storage.data_bucket
+    if data.mount_path and data.existing:
+        needed[f"arn:aws:s3:::{data.existing}"] = ["s3:ListBucket"]
+        needed[f"arn:aws:s3:::{data.existing}/file"] = ["s3:GetObject", "s3:PutObject"]
     for resource, actions in needed.items():
         results = aws.items(
             "iam",

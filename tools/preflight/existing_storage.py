@@ -30,7 +30,7 @@ def check_existing_storage(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findi
     lustre = storage.lustre
     home = storage.home
     bucket = storage.data_bucket
-    if lustre.existing:
+    if lustre and lustre.existing:
         subject = Subject(f"file system {lustre.existing.file_system_id}")
         found = yield from _find(aws, cluster, subject, lustre.existing.file_system_id, "LUSTRE")
         if found:

@@ -284,6 +284,9 @@ def _is_closed(aws: ReadOnlyAws, network: ExistingVpc) -> bool:
 
 
 def _judge_way_out(subject: Subject, cluster: Cluster, route: dict[str, Any] | None) -> Finding:
+    network = cluster.network
+    if route is None and isinstance(network, ExistingVpc) and network.proxy:
+        return subject.ok(f"the internet is reached through the proxy {network.proxy.url}")
     if route is None and isinstance(cluster, EksCluster):
         return subject.fail(
             "no internet access, from which nodes pull images of operators and plugins",

@@ -107,7 +107,8 @@ def _nat_gateways(aws: ReadOnlyAws, zone_id: str) -> Finding:
 
 
 def check_storage_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    if cluster.storage.lustre.lacks_efa_client:
+    settings = cluster.storage.lustre
+    if settings and settings.lacks_efa_client:
         yield Subject("EFA to Lustre").warn(EFA_NOT_CONFIGURED, "set storage.lustre.efa: false")
     own = _tag_of_the_stack(cluster)
     systems = aws.items("fsx", "describe_file_systems", "FileSystems")
@@ -117,9 +118,9 @@ def check_storage_quotas(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
         for system in others
         if system.get("LustreConfiguration", {}).get("DeploymentType") == "PERSISTENT_2"
     ]
-    if not cluster.storage.lustre.existing:
+    if settings and not settings.existing:
         yield judge_quota(aws, LUSTRE_SYSTEMS, used=len(lustre))
-        capacity_gib = cluster.storage.lustre.capacity_gib
+        capacity_gib = settings.capacity_gib
         yield judge_quota(aws, LUSTRE_CAPACITY, used=sum(lustre), needed=capacity_gib, unit="GiB")
     home = cluster.storage.home
     if home is None or home.existing:

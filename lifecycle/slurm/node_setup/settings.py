@@ -124,7 +124,12 @@ class LustreEfa:
 class Settings:
     cluster_name: str
     region: str
-    lustre_mount_path: str
+    lustre_mount_path: str | None
+    """Null without a Lustre file system; homes are on OpenZFS then."""
+    shared_path: str
+    """Directory of code and images, which all nodes share: Lustre's mount path, or one below the homes."""
+    bucket_mount_path: str | None
+    """Mount path of the data bucket; null mounts none."""
     lustre_efa: LustreEfa | None
     """Null if the file system does not accept EFA traffic."""
     home_mount_path: str | None
@@ -135,6 +140,8 @@ class Settings:
     accounts: tuple[Account, ...]
     scheduling: Scheduling | None
     """Null leaves QOS, limits and options of partitions to others."""
+    proxy: dict[str, str]
+    """Variables of the HTTP proxy in both spellings; empty without a proxy."""
     external_accounting: bool
     """Slurm's accounting is in a database on RDS rather than on the controller."""
     container_storage: Literal["local_disk", "unchanged"]
@@ -170,6 +177,8 @@ class Deployment:
     """Values that are known only after the deployment of the stacks, from ``deployment.json``."""
 
     artifact_bucket: str
+    data_bucket: str | None
+    """Bucket that the nodes mount; null mounts none."""
     workload_s3_uri: str
     """Training code, below a prefix that names its contents."""
     remote_write_url: str | None

@@ -159,6 +159,17 @@ def test_reports_every_difference(change: Change, level: str, message: str) -> N
     assert (found_level, message in found) == (level, True), found
 
 
+def test_a_proxy_is_a_way_to_the_internet() -> None:
+    """The shipped file's nodes fetch software for prometheus from the internet."""
+    checked = cluster(proxy={"url": "http://10.7.0.9:3128"})
+    vpc = Vpc()
+    vpc.routes = []
+    vpc.endpoints += [endpoint(name) for name in SERVICES]
+    found = problems(vpc.account(cluster()), cluster())
+    assert [level for level, _, _ in found] == ["FAIL"]
+    assert problems(vpc.account(checked), checked) == []
+
+
 OWNER = "210987654321"
 
 

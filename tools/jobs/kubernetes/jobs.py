@@ -308,7 +308,7 @@ def pod_job(
         files=RunFiles(
             config=work.config,
             overrides=work.overrides,
-            mount=cluster.storage.lustre.mount_path,
+            mount=cluster.storage.shared_path,
             work_folder=place.folder,
             run_dir=work.run_dir,
             output=work.output,

@@ -142,7 +142,7 @@ def placement(
 def job_folder(cluster: EksCluster, wanted: EksWanted) -> str:
     """Return the folder of a job's runs, data and downloads."""
     namespace = chosen_namespace(wanted.namespace, chosen_team(cluster, wanted.team))
-    return wanted.folder or f"{cluster.storage.lustre.mount_path}/{namespace}/esm2"
+    return wanted.folder or f"{cluster.storage.shared_path}/{namespace}/esm2"
 
 
 def placement_problems(cluster: EksCluster, wanted: EksWanted) -> Iterator[str]:
@@ -207,7 +207,7 @@ def _node_problems(
 
 def shared_files(cluster: EksCluster) -> SharedFiles:
     """Return the file systems that all pods mount."""
-    return SharedFiles([cluster.storage.lustre.mount_path], who="pods")
+    return SharedFiles([cluster.storage.shared_path], who="pods")
 
 
 def chosen_namespace(namespace: str | None, team: str | None) -> str:

@@ -112,7 +112,7 @@ def pod_service(
         raise ValueError(listed(problems))
     team = _team(cluster, options)
     queue, priority = placement.queue_names(team, options.priority)
-    mount = cluster.storage.lustre.mount_path
+    mount = cluster.storage.shared_path
     model = PurePosixPath(endpoint.model)
     groups = placement.groups_of_type(cluster, options.group)
     limits = ServeSettings.of(endpoint.limits.environment)
@@ -153,7 +153,7 @@ def _problems(
     if options.namespace is None:
         yield from placement.team_problems(cluster, options.team)
     yield from placement.priority_problems(cluster, options.priority, _team(cluster, options))
-    mount = cluster.storage.lustre.mount_path
+    mount = cluster.storage.shared_path
     is_mount = PurePosixPath(endpoint.model) == PurePosixPath(mount)
     if is_mount or not placement.shared_files(cluster).has(endpoint.model):
         yield f"MODEL: got {endpoint.model}; pods read folders below {mount}"

@@ -72,9 +72,11 @@ class SlurmJobs(Scheduler):
         else:
             code = code_version.bring(cluster, head, options.profile)
             refusal: list[str] = []
-            lustre = cluster.storage.lustre.mount_path
-            if folder.startswith(f"{lustre}/{user}/") and head.run_as_root(
-                _MAKE_FOLDER, [lustre, user], refusal.append
+            lustre = cluster.storage.shared_path
+            if (
+                cluster.storage.lustre
+                and folder.startswith(f"{lustre}/{user}/")
+                and head.run_as_root(_MAKE_FOLDER, [lustre, user], refusal.append)
             ):
                 raise ValueError(
                     f"{head.name}: {lustre}/{user} cannot be made: " + "\n".join(refusal)

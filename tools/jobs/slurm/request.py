@@ -71,7 +71,12 @@ def job_user(cluster: SlurmCluster, user: str | None, here: str | None = None) -
 
 
 def user_folder(cluster: SlurmCluster, user: str) -> str:
-    """Return the folder of a user's runs, data and downloads on Lustre, below the home if Lustre has it."""
+    """Return the folder of a user's runs, data and downloads on Lustre, below the home if Lustre has it.
+
+    Without Lustre, it is below the home.
+    """
+    if cluster.storage.lustre is None:
+        return f"{HOME_MOUNT_PATH}/{user}/esm2"
     lustre = cluster.storage.lustre.mount_path
     has_home = (
         user in {found.name for found in cluster.access.users} and cluster.storage.home is None
@@ -236,7 +241,8 @@ def _available(groups: Sequence[SlurmInstanceGroup]) -> AvailableNodes:
 def shared_files(cluster: SlurmCluster) -> SharedFiles:
     """Return the file systems that all nodes mount."""
     home = [HOME_MOUNT_PATH] if cluster.storage.home else []
-    return SharedFiles([cluster.storage.lustre.mount_path, *home], who="nodes")
+    lustre = [cluster.storage.lustre.mount_path] if cluster.storage.lustre else []
+    return SharedFiles([*lustre, *home], who="nodes")
 
 
 def worker_groups(cluster: SlurmCluster) -> list[SlurmInstanceGroup]:

@@ -4,6 +4,7 @@ from node_setup.settings import Settings
 from node_setup.step import Step
 from node_setup.steps import (
     accounting,
+    bucket_mount,
     cloudwatch_agent,
     container_storage,
     credentials,
@@ -18,6 +19,7 @@ from node_setup.steps import (
     metrics_off,
     mounts,
     pam_adopt,
+    proxy,
     slurm_accounts,
     slurm_controller,
     slurm_partitions,
@@ -38,8 +40,14 @@ STEPS: tuple[Step, ...] = (
     Step("instance-credentials", credentials.block),
     # Early, so that it reports failed steps.
     Step("message-of-the-day", message_of_the_day.install),
+    # If there is none, the step removes its changes.
+    Step("proxy", proxy.apply),
     Step("hold-node", hold.hold, roles=("worker",)),
-    Step("lustre-mount", mounts.verify_lustre),
+    Step(
+        "lustre-mount",
+        mounts.verify_lustre,
+        switched_on=lambda settings: settings.lustre_mount_path is not None,
+    ),
     # While the node is held, because the file system is mounted again.
     Step(
         "lustre-efa",
@@ -51,6 +59,8 @@ STEPS: tuple[Step, ...] = (
         mounts.verify_home,
         switched_on=lambda settings: settings.home_mount_path is not None,
     ),
+    # If it is switched off, the step removes its changes.
+    Step("bucket-mount", bucket_mount.apply),
     Step("slurm-controller", slurm_controller.verify, roles=("controller",)),
     Step("slurm-worker", slurm_worker.verify, roles=("worker",)),
     Step("slurm-client", slurm_worker.verify_login_node, roles=("login",)),

@@ -9,6 +9,7 @@ from node_setup.slurm import configuration
 CHECK = "/usr/local/sbin/check-node-health"
 FOLDER = "/opt/slurm/etc/prolog.d"
 """Folder of HyperPod's setting Prolog=/opt/slurm/etc/prolog.d/*."""
+HOMES = "/home"
 NAME = "500_node_health"
 FAULT = 86
 """Exit status of the checks for a fault of the node, which no accidental failure has."""
@@ -29,7 +30,8 @@ def apply(node: Node) -> None:
         return
     text = node.template(
         "units/check_node_health.sh",
-        lustre=node.settings.lustre_mount_path,
+        # Without Lustre, jobs need the homes.
+        lustre=node.settings.lustre_mount_path or HOMES,
         num_gpus=str(node.facts.hardware.num_gpus),
         num_neuron_devices=str(node.facts.hardware.num_neuron_devices),
     )

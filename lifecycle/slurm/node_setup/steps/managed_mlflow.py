@@ -1,4 +1,4 @@
-"""Address and credentials with which jobs log to SageMaker's managed MLflow."""
+"""Variables of jobs: the HTTP proxy, and address and credentials of SageMaker's managed MLflow."""
 
 import json
 
@@ -15,7 +15,7 @@ SECONDS_TO_ANSWER = 60
 
 
 def apply(node: Node) -> None:
-    """Install the service and the variables, or remove both if the deployment has no MLflow.
+    """Install the service and the variables, or remove those that the deployment does not have.
 
     Missing credentials are a warning, because runs then lack only their copy in MLflow.
 
@@ -25,7 +25,7 @@ def apply(node: Node) -> None:
     mlflow = node.deployment.mlflow
     if mlflow is None:
         remove_units(node, (UNIT,))
-        node.remove(ENVIRONMENT)
+        _install_variables(node, {})
         return
     run_unit(
         node,
@@ -41,7 +41,7 @@ def apply(node: Node) -> None:
         "MLFLOW_TRACKING_URI": mlflow.tracking_uri,
         "AWS_CONTAINER_CREDENTIALS_FULL_URI": url,
     }
-    node.install(ENVIRONMENT, json.dumps(variables, indent=2, sort_keys=True) + "\n")
+    _install_variables(node, variables)
     try:
         node.host.wait_for(
             # The answer is a secret and must not be shown.
@@ -52,3 +52,12 @@ def apply(node: Node) -> None:
         )
     except SetupError as error:
         node.warn(f"runs are not copied to MLflow: {error}")
+
+
+def _install_variables(node: Node, variables: dict[str, str]) -> None:
+    """Write the variables and those of the proxy, or remove the file if there are none."""
+    every = {**node.settings.proxy, **variables}
+    if every:
+        node.install(ENVIRONMENT, json.dumps(every, indent=2, sort_keys=True) + "\n")
+    else:
+        node.remove(ENVIRONMENT)

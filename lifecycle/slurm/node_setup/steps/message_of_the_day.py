@@ -34,10 +34,15 @@ def install(node: Node) -> None:
 def _facts(node: Node) -> dict[str, object]:
     settings = node.settings
     partitions = {group.partition for group in settings.instance_groups.values() if group.partition}
-    home = settings.home_mount_path or f"{settings.lustre_mount_path}/home"
-    places = [("Shared", f"{settings.lustre_mount_path} (fast; outlives nodes), homes in {home}")]
+    home = settings.home_mount_path or f"{settings.shared_path}/home"
+    speed = "fast; " if settings.lustre_mount_path else ""
+    places = [("Shared", f"{settings.shared_path} ({speed}outlives nodes), homes in {home}")]
+    if settings.bucket_mount_path:
+        places.append(
+            ("Data", f"{settings.bucket_mount_path} (files of the bucket; never changed)")
+        )
     if settings.workload_code:
-        places.append(("Code", f"{settings.lustre_mount_path}/workloads/current"))
+        places.append(("Code", f"{settings.shared_path}/workloads/current"))
     partition = " or ".join(sorted(partitions)) or "<partition>"
     places += [
         (

@@ -17,7 +17,8 @@ SECONDS_FOR_EFA = 1200
 def set_up_efa(node: Node) -> None:
     """Set up the EFA client of Lustre on nodes with EFA adapters; a failure leaves the mount on TCP."""
     client = node.settings.lustre_efa
-    assert client is not None
+    mount_path = node.settings.lustre_mount_path
+    assert client is not None and mount_path is not None
     if node.facts.hardware.num_efa_interfaces == 0:
         return
     script = node.files / "set_up_lustre_efa.sh"
@@ -30,7 +31,7 @@ def set_up_efa(node: Node) -> None:
             script,
             client.url,
             client.sha256 or "unknown",
-            node.settings.lustre_mount_path,
+            mount_path,
             timeout_seconds=SECONDS_FOR_EFA,
         )
     except SetupError as error:
@@ -48,6 +49,7 @@ def set_up_efa(node: Node) -> None:
 
 
 def verify_lustre(node: Node) -> None:
+    assert node.settings.lustre_mount_path is not None
     _verify(node, ("lustre",), node.settings.lustre_mount_path)
 
 

@@ -33,7 +33,7 @@ def apply(node: Node) -> None:
             run_unit(
                 node,
                 PARTITIONS,
-                root=f"{node.settings.lustre_mount_path}/{SUBFOLDER}",
+                root=f"{node.settings.shared_path}/{SUBFOLDER}",
                 requests=deployment.requests_url,
                 acknowledgements=deployment.acknowledgements_url,
                 region=node.settings.region,
@@ -45,7 +45,7 @@ def apply(node: Node) -> None:
 
 def _bring_folders(node: Node, studio: Studio) -> None:
     changed = node.install(f"{FOLDER}/studio_partitions.py", node.template("studio/partitions.py"))
-    root = f"{node.settings.lustre_mount_path}/{SUBFOLDER}"
+    root = f"{node.settings.shared_path}/{SUBFOLDER}"
     make_root_folder(node.host, root)
     if studio.partitions == "shared":
         uids = ",".join(str(uid) for uid in studio.shared_uids)

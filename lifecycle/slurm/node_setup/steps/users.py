@@ -57,7 +57,7 @@ def apply(node: Node) -> None:
 
 
 def homes_folder(node: Node) -> str:
-    return node.settings.home_mount_path or f"{node.settings.lustre_mount_path}/home"
+    return node.settings.home_mount_path or f"{node.settings.shared_path}/home"
 
 
 def home_of(node: Node, user: User) -> str:

@@ -39,7 +39,7 @@ def sync(node: Node) -> None:
         # One node writes what all of them read.
         log("  left to the primary controller")
         return
-    with root_folder(node.host, f"{node.settings.lustre_mount_path}/{FOLDER}") as folder:
+    with root_folder(node.host, f"{node.settings.shared_path}/{FOLDER}") as folder:
         version = folder / node.deployment.workload_s3_uri.rstrip("/").rsplit("/", 1)[-1]
         if not _is_whole(version):
             _fetch(node, version)
@@ -155,7 +155,7 @@ def _lead_to(node: Node, link: Path, version: Path) -> None:
         new.unlink()
         raise SetupError(
             f"{FOLDER}/{link.name} cannot be made to lead to {version.name}: {error.strerror}",
-            f"move {node.settings.lustre_mount_path}/{FOLDER}/{link.name} away: it is another user's folder",
+            f"move {node.settings.shared_path}/{FOLDER}/{link.name} away: it is another user's folder",
         ) from None
     node.changed(f"{FOLDER}/{link.name} leads to {version.name}")
 

@@ -1,4 +1,4 @@
-"""Where the templates of a cluster with an HTTP proxy have it."""
+"""The proxy of the cluster file in templates: functions, pods and node settings."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def partitions(
 
 
 def test_options_of_partitions_are_set_and_kept(folder: Path, stand_ins: StandIns) -> None:
-    later = partition("cpu", max_nodes=4)
+    later = partition("cpu", max_nodes=4, allow_accounts=["esm2"])
     changes, calls = partitions(folder, stand_ins, GPU, later)
     assert calls == [
         "scontrol update PartitionName=gpu Default=YES MaxTime=12:00:00 PriorityTier=2 AllowQos=long"
@@ -164,7 +164,7 @@ def test_options_of_partitions_are_set_and_kept(folder: Path, stand_ins: StandIn
     shown = shown.replace("MaxTime=UNLIMITED PriorityTier=1", "MaxTime=12:00:00 PriorityTier=2", 1)
     shown += "PartitionName=cpu MaxNodes=UNLIMITED\n"
     changes, calls = partitions(folder, stand_ins, GPU, later, shown=shown)
-    assert calls == ["scontrol update PartitionName=cpu MaxNodes=4"]
+    assert calls == ["scontrol update PartitionName=cpu MaxNodes=4 AllowAccounts=root,esm2"]
 
 
 def test_the_service_sets_options_again(

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from config.node_settings import HOME_MOUNT_PATH
 from config.slurm_cluster import SlurmCluster
 from tools.jobs import code_version
 from tools.jobs.delivery import Delivery
@@ -72,15 +73,11 @@ class SlurmJobs(Scheduler):
         else:
             code = code_version.bring(cluster, head, options.profile)
             refusal: list[str] = []
-            lustre = cluster.storage.shared_path
-            if (
-                cluster.storage.lustre
-                and folder.startswith(f"{lustre}/{user}/")
-                and head.run_as_root(_MAKE_FOLDER, [lustre, user], refusal.append)
+            top = cluster.storage.lustre.mount_path if cluster.storage.lustre else HOME_MOUNT_PATH
+            if folder.startswith(f"{top}/{user}/") and head.run_as_root(
+                _MAKE_FOLDER, [top, user], refusal.append
             ):
-                raise ValueError(
-                    f"{head.name}: {lustre}/{user} cannot be made: " + "\n".join(refusal)
-                )
+                raise ValueError(f"{head.name}: {top}/{user} cannot be made: " + "\n".join(refusal))
         named = f"{folder}/code/{code_version.code_hash()}"
         request["job"]["code"] = named
         command = ["bash", "-c", _WITH_CODE, "submit", named, code]

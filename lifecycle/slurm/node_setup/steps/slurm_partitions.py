@@ -10,6 +10,8 @@ from node_setup.settings import PartitionOptions
 from node_setup.slurm import wait_for_controller
 
 UNIT = "partition-options.service"
+ROOT = "root"
+"""Account of root, whose jobs import images (`make image TARGET=slurm`)."""
 PROGRAM = f"{FOLDER}/partition_options.py"
 OPTIONS = f"{FOLDER}/partition_options.json"
 
@@ -53,7 +55,7 @@ def _options(found: PartitionOptions) -> dict[str, str]:
         "PriorityTier": found.priority_tier,
         "QoS": found.qos,
         "AllowQos": ",".join(found.allow_qos) or None,
-        "AllowAccounts": ",".join(found.allow_accounts) or None,
+        "AllowAccounts": ",".join([ROOT, *found.allow_accounts]) if found.allow_accounts else None,
     }
     return {name: str(value) for name, value in options.items() if value is not None}
 

@@ -9,6 +9,7 @@ import pytest
 
 from seqlm.runs.run_file import load_config
 from tests.tools.cluster_files import shipped
+from tools.images.import_image import shared_folder
 from tools.jobs.slurm.request import SlurmWanted, job_request, job_user, user_folder
 from tools.jobs.work import NamedRun
 
@@ -258,3 +259,15 @@ def test_folders_are_on_lustre() -> None:
     expected = f"/fsx/{name}/esm2" if P5.storage.home else f"/fsx/home/{name}/esm2"
     assert user_folder(P5, name) == expected
     assert user_folder(P5, "ubuntu") == "/fsx/ubuntu/esm2"
+
+
+def test_without_lustre_runs_are_in_homes_and_images_beside_them() -> None:
+    cluster = shipped("slurm", storage={"lustre": "none", "home": {}})
+    folder = user_folder(cluster, "ubuntu")
+    assert folder == "/home/ubuntu/esm2"
+    image = f"{shared_folder(cluster, None)}/esm2.sqsh"
+    assert image == "/home/shared/images/esm2.sqsh"
+    found = request(cluster=cluster, folder=folder, image=image)
+    assert found["job"]["run_dir"] == f"{folder}/runs/esm2_8m_sample"
+    with pytest.raises(ValueError, match="/home"):
+        request(cluster=cluster, folder=folder, image=IMAGE)

@@ -3,9 +3,9 @@
 EKS's access policies cover only Kubernetes's own objects, which do not include jobs of operators.
 """
 
-from config.eks_cluster import EksCluster
+from collections.abc import Sequence
+
 from config.kubernetes import AccessEntry
-from config.resource_names import job_namespaces
 from manifests.objects import RBAC, Object, kubernetes_object
 
 EDITORS = "training-job-editors"
@@ -23,9 +23,24 @@ _JOBS = {"sagemaker.amazonaws.com": "hyperpodpytorchjobs", "kubeflow.org": "pyto
 _KUEUE = "kueue.x-k8s.io"
 
 
-def job_roles(cluster: EksCluster) -> list[Object]:
-    """Return the roles of editors and viewers of training jobs, bound in every namespace of jobs."""
-    namespaces = job_namespaces(cluster)
+def job_roles(namespaces: Sequence[str]) -> list[Object]:
+    """Return the roles of editors and viewers of training jobs, bound in these namespaces."""
+    queues = _rule(_KUEUE, ["clusterqueues", "workloadpriorityclasses"], _READ)
+    return [
+        _role(EDITORS, _job_rules(_WRITE)),
+        _role(VIEWERS, _job_rules(_READ)),
+        _role(QUEUE_READERS, [queues]),
+        *job_bindings(namespaces),
+    ]
+
+
+def job_bindings(namespaces: Sequence[str], *, suffix: str = "") -> list[Object]:
+    """Return the bindings of the roles.
+
+    Args:
+        namespaces: namespaces of jobs.
+        suffix: end of the name of the binding that belongs to no namespace.
+    """
     everyone: list[str] = []
     for role in (EDITORS, VIEWERS):
         groups = [group for namespace in namespaces for group in groups_in(namespace, role)]
@@ -36,12 +51,8 @@ def job_roles(cluster: EksCluster) -> list[Object]:
         for namespace in namespaces
         for role in (EDITORS, VIEWERS)
     ]
-    queues = _rule(_KUEUE, ["clusterqueues", "workloadpriorityclasses"], _READ)
     return [
-        _role(EDITORS, _job_rules(_WRITE)),
-        _role(VIEWERS, _job_rules(_READ)),
-        _role(QUEUE_READERS, [queues]),
-        _binding("ClusterRoleBinding", QUEUE_READERS, everyone),
+        _binding("ClusterRoleBinding", QUEUE_READERS, everyone, suffix=suffix),
         *bindings,
     ]
 
@@ -64,11 +75,13 @@ def _role(name: str, rules: list[Object]) -> Object:
     return kubernetes_object(f"{RBAC}/v1", "ClusterRole", name, rules=rules)
 
 
-def _binding(kind: str, role: str, groups: list[str], namespace: str | None = None) -> Object:
+def _binding(
+    kind: str, role: str, groups: list[str], namespace: str | None = None, *, suffix: str = ""
+) -> Object:
     return kubernetes_object(
         f"{RBAC}/v1",
         kind,
-        role,
+        f"{role}{suffix}",
         namespace,
         roleRef={"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
         subjects=[{"apiGroup": RBAC, "kind": "Group", "name": group} for group in groups],

@@ -7,6 +7,7 @@ with a customer's key (user guide of Managed Prometheus, "managed collectors").
 
 import hashlib
 import json
+from collections.abc import Sequence
 
 from config.eks_cluster import EksCluster
 from config.resource_names import job_namespaces
@@ -28,8 +29,16 @@ _CONFIG_FOLDER = "/etc/prometheus"
 _DATA_FOLDER = "/prometheus"
 
 
-def collector_objects(cluster: EksCluster, *, remote_write_url: str) -> list[Object]:
-    """Return the objects in the order of their creation; the namespaces of jobs exist already."""
+def collector_objects(
+    cluster: EksCluster, namespaces: Sequence[str], *, remote_write_url: str
+) -> list[Object]:
+    """Return the objects in the order of their creation.
+
+    Args:
+        cluster: cluster of the jobs, all of whose namespaces the agent watches.
+        namespaces: namespaces of jobs that exist already; the agent waits for access to the others.
+        remote_write_url: address of the workspace.
+    """
     # Prometheus reads YAML, of which JSON is a subset.
     config = json.dumps(agent_config(cluster, remote_write_url=remote_write_url), indent=1)
     # The address exists only at deployment, so the hash of the configuration is without it.
@@ -40,20 +49,24 @@ def collector_objects(cluster: EksCluster, *, remote_write_url: str) -> list[Obj
         namespace_of(NAMESPACE, {"pod-security.kubernetes.io/enforce": "restricted"}),
         kubernetes_object("v1", "ServiceAccount", NAME, NAMESPACE),
         kubernetes_object(f"{RBAC}/v1", "ClusterRole", NAME, rules=[read_pods]),
-        # The agent may read pods only in the namespaces of jobs.
-        *(
-            kubernetes_object(
-                f"{RBAC}/v1",
-                "RoleBinding",
-                NAME,
-                namespace,
-                roleRef={"kind": "ClusterRole", "name": NAME, "apiGroup": RBAC},
-                subjects=[{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}],
-            )
-            for namespace in job_namespaces(cluster)
-        ),
+        *collector_bindings(namespaces),
         kubernetes_object("v1", "ConfigMap", NAME, NAMESPACE, data={CONFIG_FILE: config}),
         _deployment(digest),
+    ]
+
+
+def collector_bindings(namespaces: Sequence[str]) -> list[Object]:
+    """Return the bindings with which the agent may read pods, only in the namespaces of jobs."""
+    return [
+        kubernetes_object(
+            f"{RBAC}/v1",
+            "RoleBinding",
+            NAME,
+            namespace,
+            roleRef={"kind": "ClusterRole", "name": NAME, "apiGroup": RBAC},
+            subjects=[{"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}],
+        )
+        for namespace in namespaces
     ]
 
 

@@ -21,6 +21,7 @@ from config.rules.rule import (
     is_outside,
     repetitions,
 )
+from config.stack_division import MAX_RESOURCES, most_entries
 from config.task_governance import MAX_NAME, team_namespace
 from config.text_forms import LABEL_KEY, TEAM_NAME
 
@@ -29,6 +30,8 @@ _EXAMPLE = "203.0.113.0/24"
 """Range reserved for examples (RFC 5737); example files with it are valid."""
 _MAX_DOMAIN = 253
 """Most characters of a DNS name before a key's slash (Kubernetes documentation, "Labels and Selectors")."""
+_MOST_LISTED = 20
+"""Most namespaces that a message lists."""
 MAX_SCALED_GROUPS = 10
 """Most groups per Karpenter NodeClass."""
 _RESERVED_DOMAINS = ("kubernetes.io", "k8s.io", "k8s.aws", "amazonaws.com")
@@ -96,18 +99,32 @@ def namespaces_of_teams_exist(cluster: EksCluster) -> Iterator[Violation]:
     if not all(re.search(TEAM_NAME.pattern, team) and len(team) <= MAX_NAME for team in teams):
         return  # the mistake is in the team's name
     prefix = team_namespace("")
-    there = [team_namespace(team) for team in teams]
+    there = dict.fromkeys(team_namespace(team) for team in teams)
+    listed = ", ".join([*there][:_MOST_LISTED])
+    if len(there) > _MOST_LISTED:
+        listed += f" and {len(there) - _MOST_LISTED} more"
     for index, entry in enumerate(cluster.kubernetes.access):
         for position, namespace in enumerate(entry.namespaces):
             if namespace.startswith(prefix) and namespace not in there:
                 yield Violation(
                     f"kubernetes.access[{index}].namespaces[{position}]",
                     namespace,
-                    f"namespaces of teams are {', '.join(there)}"
-                    if there
-                    else "there are no teams",
+                    f"namespaces of teams are {listed}" if there else "there are no teams",
                     "add the team to task_governance.teams, or remove the namespace",
                 )
+
+
+def stacks_hold_the_entries(cluster: EksCluster) -> Iterator[Violation]:
+    entries = cluster.kubernetes.access
+    most = most_entries(entries)
+    if len(entries) > most:
+        yield Violation(
+            "kubernetes.access",
+            f"{len(entries)} entries",
+            f"{most} of these fit into the cluster's stacks, because CloudFormation accepts {MAX_RESOURCES}"
+            " resources per stack",
+            f"remove {len(entries) - most}, or give people a common role",
+        )
 
 
 def label_keys_have_their_form(cluster: EksCluster) -> Iterator[Violation]:
@@ -198,6 +215,8 @@ RULES = (
     # The policy's rights go beyond namespaces, so a narrower scope would not be what the file says.
     administrators_have_no_namespaces,
     namespaces_of_teams_exist,
+    # The synthesis would end with a traceback, or the deployment with CloudFormation's refusal.
+    stacks_hold_the_entries,
     # Without the agent, HyperPod replaces no faulty node, which is the point of running on it.
     EksRule(
         "region",

@@ -7,6 +7,7 @@ from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.reading.violation import Violation
 from config.rules.rule import repetitions
+from config.stack_division import MAX_RESOURCES, most_teams
 from config.task_governance import Quota
 
 
@@ -22,6 +23,18 @@ def names_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
         fix = "set another name, or remove one of the two"
         names = [item.name for item in items]
         yield from repetitions(f"task_governance.{kind}", names, earlier, fix, key=".name")
+
+
+def stacks_hold_the_teams(cluster: EksCluster) -> Iterator[Violation]:
+    most = most_teams(cluster.teams)
+    if len(cluster.teams) > most:
+        yield Violation(
+            "task_governance.teams",
+            f"{len(cluster.teams)} teams",
+            f"{most} of these fit into the cluster's stacks, because CloudFormation accepts {MAX_RESOURCES}"
+            " resources per stack",
+            f"remove {len(cluster.teams) - most}",
+        )
 
 
 def quotas_have_one_measure(cluster: EksCluster) -> Iterator[Violation]:
@@ -127,6 +140,8 @@ def _accelerators_or_instances(quota: Quota) -> int:
 RULES = (
     # Kueue finds queues and priorities by these names, and the later would replace the earlier.
     names_are_distinct,
+    # The synthesis would end with a traceback, or the deployment with CloudFormation's refusal.
+    stacks_hold_the_teams,
     # ComputeQuotaResourceConfig takes Count or Accelerators (API reference).
     quotas_have_one_measure,
     # Kueue has no flavor for a type that no group has, so no one could ever use the quota.

@@ -7,10 +7,12 @@ from aws_cdk import aws_sagemaker as sagemaker
 
 from config.facts import addons
 from config.proxy_environment import proxy_environment
+from config.stack_division import division
 from constructs import Construct, IConstruct
 from constructs.eks.job_services import JobProxy, MlflowAccess, TrainingCollector, TrainingOperator
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.lustre_volumes import LustreVolumes
+from constructs.eks.nested_teams import TeamStack
 from constructs.eks.observability import ContainerInsights, Observability
 from constructs.eks.task_governance import TaskGovernance
 from constructs.monitoring.managed_mlflow import ManagedMlflow
@@ -41,6 +43,7 @@ class ClusterServices(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         settings = kubernetes.settings
+        governance: TaskGovernance | None = None
         steps: list[IConstruct] = [
             kubernetes.addon(self, "CoreDns", addons.COREDNS),
             kubernetes.addon(self, "CertManager", addons.CERT_MANAGER),
@@ -55,10 +58,11 @@ class ClusterServices(Construct):
                 log=log,
             )
             steps.append(governance)
+        parts = division(settings)
         volumes = LustreVolumes(self, "Lustre", kubernetes=kubernetes, lustre=lustre)
         # The common namespace of jobs is created with the volumes.
         in_namespaces: list[IConstruct] = [
-            kubernetes.manifest(self, "JobRoles", job_roles(settings))
+            kubernetes.manifest(self, "JobRoles", job_roles(parts.namespaces))
         ]
         others: list[IConstruct] = [volumes]
         if settings.training_operator == "hyperpod":
@@ -72,10 +76,13 @@ class ClusterServices(Construct):
             in_namespaces.append(
                 TrainingCollector(self, "TrainingMetrics", kubernetes=kubernetes, metrics=metrics)
             )
+        environment: MlflowAccess | JobProxy | None = None
         if mlflow:
-            in_namespaces.append(MlflowAccess(self, "Mlflow", kubernetes=kubernetes, mlflow=mlflow))
+            environment = MlflowAccess(self, "Mlflow", kubernetes=kubernetes, mlflow=mlflow)
         elif proxy_environment(settings):
-            in_namespaces.append(JobProxy(self, "Proxy", kubernetes=kubernetes))
+            environment = JobProxy(self, "Proxy", kubernetes=kubernetes)
+        if environment:
+            in_namespaces.append(environment)
         if settings.container_insights:
             others.append(ContainerInsights(self, "ContainerInsights", kubernetes=kubernetes))
         if settings.autoscaling == "karpenter":
@@ -84,5 +91,26 @@ class ClusterServices(Construct):
             after.node.add_dependency(before)
         for service in in_namespaces:
             service.node.add_dependency(volumes)
+        last_step = governance.ready if governance else steps[-1]
         for service in [*others, *in_namespaces]:
-            service.node.add_dependency(steps[-1])
+            service.node.add_dependency(last_step)
+        if not governance:
+            return
+        # One after the other, so that SageMaker receives the requests of one stack at a time.
+        earlier = in_namespaces
+        for number, teams in parts.team_stacks.items():
+            stack = TeamStack(
+                self,
+                f"Teams{number}",
+                number=number,
+                teams=teams,
+                kubernetes=kubernetes,
+                governance=governance,
+                volumes=volumes,
+                environment=environment,
+                has_collector=metrics is not None,
+            )
+            resource = stack.nested_stack_resource
+            assert resource is not None
+            resource.node.add_dependency(*earlier)
+            earlier = [resource]

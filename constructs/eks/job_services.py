@@ -1,11 +1,14 @@
 """Services for jobs: HyperPod's training operator, the collector of trainings' metrics, and MLflow."""
 
+from collections.abc import Sequence
+
 from aws_cdk import aws_sagemaker as sagemaker
 
 from config.facts import addons
 from config.proxy_environment import proxy_environment
-from config.resource_names import JOB_ENVIRONMENT, JOB_SERVICE_ACCOUNT, job_namespaces
-from constructs import Construct
+from config.resource_names import JOB_ENVIRONMENT, JOB_SERVICE_ACCOUNT
+from config.stack_division import division
+from constructs import Construct, IDependable
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.pod_role import PodRole
 from constructs.monitoring.managed_mlflow import ManagedMlflow
@@ -65,8 +68,9 @@ class TrainingCollector(Construct):
             service_account=training_collector.NAME,
             statements=[metrics.to_write],
         )
+        settings = kubernetes.settings
         objects = training_collector.collector_objects(
-            kubernetes.settings, remote_write_url=metrics.remote_write_url
+            settings, division(settings).namespaces, remote_write_url=metrics.remote_write_url
         )
         kubernetes.manifest(self, "Objects", objects, after=[role])
 
@@ -78,12 +82,24 @@ class JobProxy(Construct):
         self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster
     ) -> None:
         super().__init__(scope, construct_id)
-        variables = proxy_environment(kubernetes.settings)
+        self._kubernetes = kubernetes
+        self._objects(self, division(kubernetes.settings).namespaces, after=[])
+
+    def add_namespaces(
+        self, scope: Construct, namespaces: Sequence[str], *, after: IDependable
+    ) -> None:
+        """Create the object in other namespaces of jobs."""
+        self._objects(Construct(scope, "Proxy"), namespaces, after=[after])
+
+    def _objects(
+        self, scope: Construct, namespaces: Sequence[str], *, after: Sequence[IDependable]
+    ) -> None:
+        variables = proxy_environment(self._kubernetes.settings)
         objects = [
             kubernetes_object("v1", "ConfigMap", JOB_ENVIRONMENT, namespace, data=variables)
-            for namespace in job_namespaces(kubernetes.settings)
+            for namespace in namespaces
         ]
-        kubernetes.manifest(self, "Objects", objects)
+        self._kubernetes.manifest(scope, "Objects", objects, after=after)
 
 
 class MlflowAccess(Construct):
@@ -98,8 +114,13 @@ class MlflowAccess(Construct):
         mlflow: ManagedMlflow,
     ) -> None:
         super().__init__(scope, construct_id)
-        namespaces = job_namespaces(kubernetes.settings)
-        role = PodRole(
+        self._kubernetes = kubernetes
+        self._variables = {
+            "MLFLOW_TRACKING_URI": mlflow.arn,
+            **proxy_environment(kubernetes.settings),
+        }
+        namespaces = division(kubernetes.settings).namespaces
+        self._role = PodRole(
             self,
             "Role",
             kubernetes=kubernetes,
@@ -107,14 +128,29 @@ class MlflowAccess(Construct):
             service_account=JOB_SERVICE_ACCOUNT,
             statements=[mlflow.to_log_runs],
         )
-        variables = {"MLFLOW_TRACKING_URI": mlflow.arn, **proxy_environment(kubernetes.settings)}
+        # Pods need the account to start, and read their role when they start. So the role comes first.
+        self._objects(self, namespaces, after=[self._role])
+
+    def add_namespaces(
+        self, scope: Construct, namespaces: Sequence[str], *, after: IDependable
+    ) -> None:
+        """Create address, service account and association in other namespaces of jobs."""
+        roles = Construct(scope, "MlflowRole")
+        for namespace in namespaces:
+            self._role.associate(roles, namespace, namespace)
+        self._objects(Construct(scope, "Mlflow"), namespaces, after=[roles, after])
+
+    def _objects(
+        self, scope: Construct, namespaces: Sequence[str], *, after: Sequence[IDependable]
+    ) -> None:
         objects: list[Object] = []
         for namespace in namespaces:
             objects.append(
                 kubernetes_object("v1", "ServiceAccount", JOB_SERVICE_ACCOUNT, namespace)
             )
             objects.append(
-                kubernetes_object("v1", "ConfigMap", JOB_ENVIRONMENT, namespace, data=variables)
+                kubernetes_object(
+                    "v1", "ConfigMap", JOB_ENVIRONMENT, namespace, data=self._variables
+                )
             )
-        # Pods need the account to start, and read their role when they start. So the role comes first.
-        kubernetes.manifest(self, "Objects", objects, after=[role])
+        self._kubernetes.manifest(scope, "Objects", objects, after=after)

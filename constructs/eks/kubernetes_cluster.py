@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from aws_cdk import Annotations, RemovalPolicy, Stack
+from aws_cdk import Annotations, NestedStack, RemovalPolicy, Stack
 from aws_cdk import aws_ec2 as ec2
 from aws_cdk import aws_eks as eks_v1
 from aws_cdk import aws_eks_v2 as eks
@@ -18,6 +18,7 @@ from config.facts.addons import addon_version
 from config.kubernetes import AccessEntry, LogKind
 from config.proxy_environment import proxy_environment
 from config.resource_names import ResourceNames
+from config.stack_division import division
 from constructs import Construct, IDependable
 from constructs.policy.existing_role import existing_role
 from constructs.policy.findings import acknowledge, acknowledge_kubectl
@@ -113,8 +114,13 @@ class KubernetesCluster(Construct):
         self.arn = cluster.cluster_arn
         # The library's type annotations do not declare that a cluster implements the interface.
         self.cluster = cast(eks.ICluster, cluster)
-        for index, entry in enumerate(kubernetes.access):
+        parts = division(settings)
+        for index, entry in enumerate(parts.entries):
             self.access(self, f"Access{index}", entry)
+        for number, entries in parts.entry_stacks.items():
+            stack = NestedStack(self, f"Access-{number}", suppress_template_indentation=True)
+            for entry in entries:
+                self.access(stack, entry.principal_arn, entry)
         # The library would keep the installer's logs after the stack is deleted, and under another key.
         for child in cluster.node.find_child("KubectlProvider").node.find_all():
             if isinstance(child, logs.CfnLogGroup):

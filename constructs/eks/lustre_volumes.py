@@ -1,10 +1,14 @@
 """Lustre file system in the namespaces of jobs."""
 
+from collections.abc import Sequence
+from functools import partial
+
 from aws_cdk import RemovalPolicy
 
 from config.facts import addons
-from config.resource_names import COMMON_NAMESPACE, POD_SECURITY, job_namespaces
-from constructs import Construct
+from config.resource_names import COMMON_NAMESPACE, POD_SECURITY
+from config.stack_division import division
+from constructs import Construct, IDependable
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.pod_role import PodRole
 from constructs.nodes.node_roles import describe_file_systems
@@ -54,26 +58,45 @@ class LustreVolumes(Construct):
             statements=[describe_file_systems()],
         )
         driver = kubernetes.addon(self, "Driver", addons.LUSTRE_DRIVER, after=[role])
-        volume = LustreVolume(
+        self._kubernetes = kubernetes
+        self._volume = LustreVolume(
             lustre.file_system_id, lustre.dns_name, lustre.mount_name, lustre.capacity_gib
         )
-        namespaces = job_namespaces(kubernetes.settings)
-        # Folders are created by a job of the system, which also needs a volume.
-        namespaces_with_volume = [SYSTEM_NAMESPACE, *namespaces]
-        volumes_objects: list[Object] = []
+        namespaces = division(kubernetes.settings).namespaces
+        common: list[Object] = []
         if COMMON_NAMESPACE in namespaces:
-            volumes_objects.append(namespace_of(COMMON_NAMESPACE, POD_SECURITY))
-        volumes_objects.append(storage_class())
-        for namespace in namespaces_with_volume:
-            volumes_objects.append(persistent_volume(volume, namespace))
-        claim_objects = [
-            persistent_volume_claim(volume, namespace) for namespace in namespaces_with_volume
-        ]
-        retain = RemovalPolicy.RETAIN
-        volumes = kubernetes.manifest(
-            self, "Volumes", volumes_objects, after=[driver], removal=retain
-        )
-        claims = kubernetes.manifest(self, "Claims", claim_objects, after=[volumes], removal=retain)
-        kubernetes.manifest(
-            self, "Folders", [folder_job(namespaces)], after=[claims], removal=retain
-        )
+            common.append(namespace_of(COMMON_NAMESPACE, POD_SECURITY))
+        common.append(storage_class())
+        # Folders are created by a job of the system, which also needs a volume.
+        self._objects(self, common, [SYSTEM_NAMESPACE, *namespaces], namespaces, after=driver)
+
+    def add_namespaces(
+        self, scope: Construct, namespaces: Sequence[str], *, after: IDependable
+    ) -> None:
+        """Create volumes, claims and folders of other namespaces of jobs."""
+        self._objects(scope, [], namespaces, namespaces, after=after)
+
+    def _objects(
+        self,
+        scope: Construct,
+        common: Sequence[Object],
+        namespaces: Sequence[str],
+        with_folder: Sequence[str],
+        *,
+        after: IDependable,
+    ) -> None:
+        """Create objects in their order.
+
+        Args:
+            scope: parent construct.
+            common: objects that the volumes need.
+            namespaces: namespaces with a volume and a claim.
+            with_folder: namespaces with a folder of their own.
+            after: resource that the volumes depend on.
+        """
+        volume_objects = [persistent_volume(self._volume, name) for name in namespaces]
+        claim_objects = [persistent_volume_claim(self._volume, name) for name in namespaces]
+        manifest = partial(self._kubernetes.manifest, scope, removal=RemovalPolicy.RETAIN)
+        volumes = manifest("Volumes", [*common, *volume_objects], after=[after])
+        claims = manifest("Claims", claim_objects, after=[volumes])
+        manifest("Folders", [folder_job(with_folder)], after=[claims])

@@ -46,7 +46,9 @@ class PodRole(Construct):
                 "ArnEquals": {"aws:SourceArn": kubernetes.arn},
             },
         )
-        role = statement_role(
+        self._kubernetes = kubernetes
+        self._service_account = service_account
+        self._role = statement_role(
             self,
             "Role",
             description=f"Pods of {namespaces[0]}/{service_account}",
@@ -55,11 +57,15 @@ class PodRole(Construct):
             statements=statements,
         )
         for number, namespace in enumerate(namespaces):
-            eks_v1.CfnPodIdentityAssociation(
-                self,
-                f"Association{number or ''}",
-                cluster_name=kubernetes.name,
-                namespace=namespace,
-                service_account=service_account,
-                role_arn=role.role_arn,
-            )
+            self.associate(self, f"Association{number or ''}", namespace)
+
+    def associate(self, scope: Construct, construct_id: str, namespace: str) -> None:
+        """Give the role to the pods of the service account in another namespace."""
+        eks_v1.CfnPodIdentityAssociation(
+            scope,
+            construct_id,
+            cluster_name=self._kubernetes.name,
+            namespace=namespace,
+            service_account=self._service_account,
+            role_arn=self._role.role_arn,
+        )

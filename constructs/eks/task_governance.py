@@ -1,20 +1,23 @@
 """Task governance: quotas of teams and priorities of jobs."""
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aws_cdk import CustomResource, Stack
 from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sagemaker as sagemaker
+from aws_cdk import aws_ssm as ssm
 
 from config.eks_cluster import EksCluster
 from config.facts import addons
 from config.resource_names import POD_SECURITY, tags_of
+from config.stack_division import division
 from config.task_governance import BORROW_LIMIT_PERCENT, Team, team_namespace
 from config.task_governance import TaskGovernance as Settings
-from constructs import Construct
+from constructs import Construct, IDependable
 from constructs.custom_resource import ResourceProvider
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.policy.statement_role import Statement
@@ -47,6 +50,7 @@ class TaskGovernance(Construct):
         super().__init__(scope, construct_id)
         settings = kubernetes.settings
         self._settings = settings
+        self._kubernetes = kubernetes
         self._hyperpod = hyperpod
         kueue = kubernetes.addon(self, "Addon", addons.TASK_GOVERNANCE)
         self._function = ResourceProvider(
@@ -61,24 +65,37 @@ class TaskGovernance(Construct):
             log=log,
         )
         request = {"Name": settings.name, "SchedulerConfig": _scheduler_config(governance)}
-        policy = self._resource("Policy", "ClusterSchedulerConfig", request)
-        policy.node.add_dependency(kueue)
-        for team in governance.teams:
-            quota = self._resource(f"Quota{team.name}", "ComputeQuota", _quota(settings.name, team))
-            quota.node.add_dependency(policy)
-            # The quota creates the namespace without the labels that restrict its pods.
-            security = eks.KubernetesPatch(
-                self,
-                f"PodSecurity{team.name}",
-                cluster=kubernetes.cluster,
-                resource_name=f"namespace/{team_namespace(team.name)}",
-                apply_patch={"metadata": {"labels": POD_SECURITY}},
-                # The labels stay as long as the namespace.
-                restore_patch={"metadata": {}},
-            )
-            security.node.add_dependency(quota)
+        self._policy = self._resource(self, "Policy", "ClusterSchedulerConfig", request)
+        self._policy.node.add_dependency(kueue)
+        self.ready = ssm.CfnParameter(self, "Ready", type="String", value=_digest(governance.teams))
+        """Resource that everything in the teams' namespaces depends on. The template would grow with the
+        square of the teams if each resource depended on each team. The value changes with the teams, so that
+        an update also waits for new teams."""
+        for team in division(settings).teams:
+            self.ready.node.add_dependency(self.add_team(self, team))
+        self.ready.node.add_dependency(self._policy)
 
-    def _resource(self, construct_id: str, kind: str, request: Mapping[str, Any]) -> CustomResource:
+    def add_team(self, scope: Construct, team: Team) -> IDependable:
+        """Create a team's quota, and restrict the pods of its namespace."""
+        name = self._settings.name
+        quota = self._resource(scope, f"Quota{team.name}", "ComputeQuota", _quota(name, team))
+        quota.node.add_dependency(self._policy)
+        # The quota creates the namespace without the labels that restrict its pods.
+        security = eks.KubernetesPatch(
+            scope,
+            f"PodSecurity{team.name}",
+            cluster=self._kubernetes.cluster,
+            resource_name=f"namespace/{team_namespace(team.name)}",
+            apply_patch={"metadata": {"labels": POD_SECURITY}},
+            # The labels stay as long as the namespace.
+            restore_patch={"metadata": {}},
+        )
+        security.node.add_dependency(quota)
+        return security
+
+    def _resource(
+        self, scope: Construct, construct_id: str, kind: str, request: Mapping[str, Any]
+    ) -> CustomResource:
         tags = [{"Key": key, "Value": value} for key, value in tags_of(self._settings).items()]
         # JSON as text, because CloudFormation turns numbers within properties into texts.
         text = json.dumps(
@@ -86,7 +103,13 @@ class TaskGovernance(Construct):
             sort_keys=True,
             separators=(",", ":"),
         )
-        return self._function.resource(self, construct_id, kind, {"Kind": kind, "Request": text})
+        return self._function.resource(scope, construct_id, kind, {"Kind": kind, "Request": text})
+
+
+def _digest(teams: Sequence[Team]) -> str:
+    """Return a text that changes with the names of the teams."""
+    names = " ".join(team.name for team in teams)
+    return f"{len(teams)} teams {hashlib.sha256(names.encode()).hexdigest()[:16]}"
 
 
 def _scheduler_config(governance: Settings) -> dict[str, Any]:

@@ -23,6 +23,35 @@ CASES: list[dict[str, Any]] = [
     for path in sorted(Path(__file__).with_name("bad_clusters").glob("*.yaml"))
     for case in yaml.safe_load(path.read_text(encoding="utf-8"))
 ]
+# Too many to list them in a file.
+ROLE = "arn:aws:iam::123456789012:role/person"
+CASES += [
+    {
+        "name": "more teams than the stacks hold",
+        "base": "eks-p5",
+        "changes": {
+            "kubernetes.access": [],
+            "task_governance.teams": [{"name": f"team-{number}"} for number in range(1800)],
+        },
+        "errors": [
+            "task_governance.teams: got 1800 teams; 1543 of these fit into the cluster's stacks, because "
+            "CloudFormation accepts 500 resources per stack; remove 257"
+        ],
+    },
+    {
+        "name": "more access entries than the stacks hold",
+        "base": "eks-p5",
+        "changes": {
+            "kubernetes.access": [
+                {"principal_arn": f"{ROLE}-{number}", "level": "view"} for number in range(2700)
+            ],
+        },
+        "errors": [
+            "kubernetes.access: got 2700 entries; 2536 of these fit into the cluster's stacks, because "
+            "CloudFormation accepts 500 resources per stack; remove 164, or give people a common role"
+        ],
+    },
+]
 
 
 def test_errors_are_exact(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tests.local_aws.access_types import AccessEntry, NestedStack
 from tests.local_aws.bucket_deployment import BucketDeployment
 from tests.local_aws.network_types import EC2_TYPES
 from tests.local_aws.resource_model import (
@@ -92,6 +93,8 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
     **EC2_TYPES,
     **STORAGE_TYPES,
     "Custom::CDKBucketDeployment": BucketDeployment(),
+    "AWS::CloudFormation::Stack": NestedStack(),
+    "AWS::EKS::AccessEntry": AccessEntry(),
     "AWS::IAM::Role": ApiResource(
         "iam",
         "create_role",

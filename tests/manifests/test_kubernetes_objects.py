@@ -44,7 +44,7 @@ def objects(file: str) -> list[dict[str, Any]]:
         *(persistent_volume(VOLUME, namespace) for namespace in namespaces),
         *(persistent_volume_claim(VOLUME, namespace) for namespace in namespaces),
         folder_job(namespaces),
-        *job_roles(cluster(file)),
+        *job_roles(job_namespaces(cluster(file))),
         lustre.studio_service_account(),
         lustre.studio_program(),
         lustre.studio_queue_job(
@@ -53,7 +53,9 @@ def objects(file: str) -> list[dict[str, Any]]:
             region="us-west-2",
         ),
         lustre.studio_shared_job([TRAINING_UID]),
-        *collector_objects(cluster(file), remote_write_url=REMOTE_WRITE_URL),
+        *collector_objects(
+            cluster(file), job_namespaces(cluster(file)), remote_write_url=REMOTE_WRITE_URL
+        ),
     ]
 
 

@@ -1,0 +1,111 @@
+"""People whom a deployed EKS cluster admits keep their access while others are added."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aws_cdk import Environment, Stack
+
+from config.eks_cluster import EksCluster
+from config.stack_division import FIRST_ENTRIES
+from constructs.eks.kubernetes_cluster import KubernetesCluster
+from stacks.network_stack import NetworkStack
+from tests.golden.normalised import GOLDEN
+from tests.local_aws.deployment import LocalAws
+from tests.local_aws.template_stacks import REGION, Resources, Stacks
+from tests.stacks.synthesized import load, new_app
+
+pytestmark = pytest.mark.long
+
+FILE = "clusters/eks-p5.yaml"
+ASSETS = "templates-of-access-entries"
+ENTRY, NESTED = "AWS::EKS::AccessEntry", "AWS::CloudFormation::Stack"
+NAME = "access"
+MORE = 8
+"""Entries that do not fit into the cluster's own stack."""
+
+
+def without_the_installer(resources: Resources) -> Resources:
+    """Access entries of the file, and nested stacks, without the cluster that they refer to."""
+    found = {
+        name: copy.deepcopy(resource)
+        for name, resource in resources.items()
+        if resource["Type"] in (ENTRY, NESTED) and "ClusterAdminRole" not in name
+    }
+    for resource in found.values():
+        properties = resource["Properties"]
+        properties.pop("Tags", None)
+        if resource["Type"] == ENTRY:
+            properties["ClusterName"] = "esm2-eks-p5"
+        else:
+            properties["Parameters"] = dict.fromkeys(properties["Parameters"], "esm2-eks-p5")
+        resource.pop("Metadata", None)
+        resource.pop("DependsOn", None)
+    return found
+
+
+def synthesized(folder: Path, cluster: EksCluster, s3: Any) -> Resources:
+    """The access entries of a cluster file, after the upload of their nested templates."""
+    app = new_app(None, folder)
+    env = Environment(region=cluster.region)
+    network = NetworkStack(app, "Network", cluster=cluster, env=env, stack_name="network").network
+    stack = Stack(app, "HyperPod", env=env)
+    KubernetesCluster(stack, "Kubernetes", settings=cluster, network=network, key=None)
+    app.synth()
+    resources = json.loads((folder / "HyperPod.template.json").read_text())["Resources"]
+    for resource in resources.values():
+        if resource["Type"] == NESTED:
+            path = folder / resource["Metadata"]["aws:asset:path"]
+            template = json.loads(path.read_text())
+            template["Resources"] = without_tags(template["Resources"])
+            key = f"{folder.name}/{path.name}"
+            s3.put_object(Bucket=ASSETS, Key=key, Body=json.dumps(template))
+            resource["Properties"]["TemplateURL"] = f"https://s3.amazonaws.com/{ASSETS}/{key}"
+    return without_the_installer(resources)
+
+
+def without_tags(resources: Resources) -> Resources:
+    for resource in resources.values():
+        resource["Properties"].pop("Tags", None)
+    return resources
+
+
+def changes(stacks: Stacks) -> list[tuple[str, str]]:
+    """Logical id and status of what happened to access entries, in this stack and the nested ones."""
+    summaries = stacks.cloudformation.describe_stacks()["Stacks"]
+    names = [stack["StackName"] for stack in summaries if stack["StackName"].startswith(NAME)]
+    return [
+        (event["LogicalResourceId"], event["ResourceStatus"])
+        for name in names
+        for event in stacks.cloudformation.describe_stack_events(StackName=name)["StackEvents"]
+        if event["ResourceType"] == ENTRY
+    ]
+
+
+def test_no_one_loses_access_when_the_entries_outgrow_the_stack(
+    empty_aws: LocalAws, tmp_path: Path
+) -> None:
+    stacks = Stacks(empty_aws)
+    s3 = empty_aws.client("s3", REGION)
+    s3.create_bucket(Bucket=ASSETS, CreateBucketConfiguration={"LocationConstraint": REGION})
+    # The approved template has the entries as they were deployed before there were nested stacks.
+    golden = json.loads((GOLDEN / "eks-p5" / "EksHyperPodStack.json").read_text())["Resources"]
+    deployed = without_the_installer(golden)
+    assert stacks.deploy(NAME, deployed) == "CREATE_COMPLETE"
+
+    first = load(FILE).kubernetes.access
+    assert len(first) == len(deployed) == len(changes(stacks)) > 0
+    people = [
+        {"principal_arn": f"arn:aws:iam::123456789012:role/person-{number}", "level": "view"}
+        for number in range(FIRST_ENTRIES + MORE - len(first))
+    ]
+    access = [*(entry.model_dump() for entry in first), *people]
+    grown = synthesized(tmp_path / "grown", load(FILE, kubernetes={"access": access}), s3)
+    assert stacks.deploy(NAME, grown, kind="UPDATE") == "UPDATE_COMPLETE", stacks.reasons(NAME)
+    found = changes(stacks)
+    assert {status for _, status in found} == {"CREATE_COMPLETE"}
+    assert len(found) == len(access)

@@ -1,8 +1,9 @@
 """Set up ~/.ssh of the user who runs it: user_ssh.py HOME, with the cluster file's keys on standard input.
 
-Root must not run it, because users may put links into their homes. The keys are a JSON list of lines. The
-script prints one line per change. Many nodes run it at the same moment, so every file appears whole or not at
-all. It follows no link and reads only regular files of a limited size.
+``users_ssh.py`` does the same for all users. Root must not run it, because users may put links into their
+homes. The keys are a JSON list of lines. The script prints one line per change. Many nodes run it at the same
+moment, so every file appears whole or not at all. It follows no link and reads only regular files of a
+limited size.
 """
 
 import errno
@@ -25,8 +26,11 @@ WRITABLE_BY_OTHERS = 0o022
 
 
 def main() -> int:
-    home = Path(sys.argv[1])
-    keys: list[str] = json.loads(sys.stdin.read())
+    return set_up(Path(sys.argv[1]), json.loads(sys.stdin.read()))
+
+
+def set_up(home: Path, keys: list[str]) -> int:
+    """Set up the folder, and return 0, or 1 if the user has no usable key."""
     os.umask(0o077)
     folder = home / ".ssh"
     folder.mkdir(mode=0o700, exist_ok=True)

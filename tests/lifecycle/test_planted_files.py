@@ -248,6 +248,7 @@ TESTED_HERE = {
     "slurm/node_setup/steps/workload_code.py",
     "slurm/studio/partitions.py",
     "slurm/user_ssh.py",
+    "slurm/users_ssh.py",
 }
 OPENS_NOTHING = {
     "eks/place_container_storage.sh": "no users on nodes of EKS: pods do not see the disk",
@@ -322,15 +323,44 @@ def test_deep_trash_is_removed(tmp_path: Path) -> None:
     assert list((root / partitions.TRASH).iterdir()) == []
 
 
-def test_what_a_users_process_says_is_cut_off(stand_ins: StandIns) -> None:
-    """A process of the user's own may hold the pipes that the script writes to."""
-    from node_setup.steps.users import LIMITED
+ENDLESS = """
+import sys
+sys.path.insert(0, sys.argv.pop())
+import users_ssh
 
-    done = subprocess.run(["bash", "-c", LIMITED, "x", "yes"], capture_output=True)
-    assert (done.returncode != 0, len(done.stdout)) == (True, 65536)
-    done = subprocess.run(["bash", "-c", LIMITED, "x", "sh", "-c", "yes >&2"], capture_output=True)
-    assert (done.returncode != 0, len(done.stderr)) == (True, 65536)
+def say(home, keys):
+    file = {"output": sys.stdout, "errors": sys.stderr}.get(keys[0])
+    while file:
+        print("y" * 999, file=file)
+    print("a")
+    print("b", file=sys.stderr)
+    return 3
+
+users_ssh.user_ssh.set_up = say
+users_ssh.main()
+"""
+
+
+def test_what_a_users_process_says_is_cut_off() -> None:
+    """A process of the user's own may hold the pipes that the script writes to."""
+    users = [
+        {
+            "name": says,
+            "uid": os.getuid(),
+            "gid": os.getgid(),
+            "home": "/nonexistent",
+            "keys": [says],
+        }
+        for says in ("output", "errors", "little")
+    ]
     done = subprocess.run(
-        ["bash", "-c", LIMITED, "x", "sh", "-c", "echo a; echo b >&2; exit 3"], capture_output=True
+        [sys.executable, "-c", ENDLESS, "30", SCRIPTS],
+        input=json.dumps(users),
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (3, b"a\n", b"b\n")
+    results = {result.pop("name"): result for result in json.loads(done.stdout)}
+    assert results["little"] == {"status": 3, "output": "a\n", "errors": "b\n"}
+    assert len(results["output"]["output"]) == len(results["errors"]["errors"]) == 65536
+    assert results["output"]["status"] and results["errors"]["status"]

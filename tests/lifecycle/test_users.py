@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from node_setup.failure import SetupError
 from node_setup.node import Node
 from node_setup.steps import users
-from tests.lifecycle.node import StandIns, node_of
+from tests.lifecycle.node import SCRIPTS, StandIns, node_of
 from tests.lifecycle.user_database import user_command
 
 UID = os.getuid()
@@ -21,8 +27,6 @@ GID = os.getgid()
 """Homes belong to the user who runs the tests; the stand-in's own users have other numbers."""
 RESEARCH = {"name": "research", "gid": GID}
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5 ada@laptop"
-# The command after the options, as who runs the tests.
-AS_USER = 'while [[ "$1" != -- ]]; do shift; done; shift; exec env USER=ada "$@"'
 
 
 def ada(**changes: Any) -> dict[str, Any]:
@@ -37,6 +41,7 @@ class Machine:
     def __init__(self, folder: Path, stand_ins: StandIns) -> None:
         self.folder = folder
         self.stand_ins = stand_ins
+        self.group = "controller"
         self.database = {
             "passwd": [["daemon", "x", "70001", "70001", "", "/", "/bin/false"]],
             "group": [["docker", "x", "998", ""], ["sudo", "x", "27", ""]],
@@ -44,9 +49,8 @@ class Machine:
             "homes_given": [],
             "busy": [],
         }
-        for name in ("getent", "id", "groupadd", "useradd", "usermod"):
+        for name in ("getent", "groups", "groupadd", "useradd", "usermod"):
             stand_ins.function(name, partial(user_command, folder / "database", name))
-        stand_ins.command("setpriv", AS_USER)
         stand_ins.command("visudo")
         self.home = folder / "root/fsx/home/ada"
 
@@ -64,7 +68,7 @@ class Machine:
     def apply(
         self, *wanted: dict[str, Any], groups: tuple[dict[str, Any], ...] = (RESEARCH,)
     ) -> Node:
-        node = node_of(self.folder, "login", users=list(wanted), groups=list(groups))
+        node = node_of(self.folder, self.group, users=list(wanted), groups=list(groups))
         users.apply(node)
         return node
 
@@ -108,7 +112,7 @@ def test_without_users_nothing_is_made(machine: Machine) -> None:
 
 def test_homes_are_on_openzfs_where_there_is_one(machine: Machine) -> None:
     node = node_of(
-        machine.folder, "login", users=[ada()], groups=[RESEARCH], home_mount_path="/home"
+        machine.folder, "controller", users=[ada()], groups=[RESEARCH], home_mount_path="/home"
     )
     users.apply(node)
     assert (machine.folder / "root/home/ada/.ssh").is_dir()
@@ -252,14 +256,75 @@ def test_a_user_cannot_keep_a_node_from_coming(machine: Machine) -> None:
 def test_a_home_that_does_not_answer_is_a_warning(
     machine: Machine, stand_ins: StandIns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(users, "SECONDS_FOR_SSH", 0.2)
-    stand_ins.command("setpriv", "exec tail --follow /dev/null")
-    assert "does not answer within 0.2 s" in machine.apply(ada()).warnings[0]
+    monkeypatch.setattr(users, "SECONDS_FOR_SSH", 0)
+    assert "does not answer within 0 s" in machine.apply(ada()).warnings[0]
 
 
-def test_inside_a_home_root_does_nothing(machine: Machine, stand_ins: StandIns) -> None:
+def programs(machine: Machine, group: str, num_users: int) -> Counter[str]:
+    """Programs that a second run starts on a node of a group."""
+    wanted = [ada(name=f"user{number}", uid=80_000 + number) for number in range(num_users)]
+    machine.group = group
+    # Homes of several users need root's rights.
+    homes = mock.patch.object(users, "is_home_of", return_value=True)
+    keys = mock.patch.object(users, "_bring_ssh")
+    with homes, keys:
+        machine.apply(*wanted)
+        machine.stand_ins.forget_calls()
+        machine.apply(*wanted)
+    return Counter(call.split()[0] for call in machine.stand_ins.calls)
+
+
+@pytest.mark.parametrize("group", ["controller", "workers"])
+def test_a_node_starts_as_many_programs_for_a_hundred_users_as_for_ten(
+    machine: Machine, group: str
+) -> None:
+    few = programs(machine, group, 10)
+    assert few == programs(machine, group, 100)
+    assert few == {"getent": 3, "groups": 1}
+
+
+def test_keys_are_set_up_on_the_controller_by_one_program(
+    machine: Machine, stand_ins: StandIns
+) -> None:
+    """Homes are shared, and 1,000 nodes would open those of all users at once."""
+    machine.group = "login"
     machine.apply(ada())
-    (call,) = (call for call in stand_ins.calls if call.startswith("setpriv"))
-    assert call.startswith(
-        f"setpriv --reuid={UID} --regid={GID} --clear-groups --reset-env -- python3 -I -c"
+    assert machine.home.is_dir() and not (machine.home / ".ssh").exists()
+    machine.group = "controller"
+    stand_ins.command("python3", f'exec "{sys.executable}" "$@"')
+    machine.apply(ada())
+    assert (machine.home / ".ssh/authorized_keys").exists()
+    assert len([call for call in stand_ins.calls if call.startswith("python3 ")]) == 1
+
+
+@pytest.fixture
+def shared_temporary() -> Iterator[Path]:
+    """A folder that every user can enter."""
+    with TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up its rights")
+def test_inside_a_home_root_does_nothing(shared_temporary: Path) -> None:
+    """Two users, of whom one has another's folder as home."""
+    nobody = 65534
+    homes = []
+    for name, owner in (("mine", nobody), ("others", 0)):
+        home = shared_temporary / name
+        home.mkdir(mode=0o755)
+        os.chown(home, owner, owner)
+        homes.append({"name": name, "uid": nobody, "gid": nobody, "home": str(home), "keys": [KEY]})
+    done = subprocess.run(
+        [sys.executable, "-I", "-B", SCRIPTS / "users_ssh.py", "30"],
+        input=json.dumps(homes),
+        capture_output=True,
+        text=True,
+        check=True,
     )
+    results = {result["name"]: result for result in json.loads(done.stdout)}
+    assert results["mine"]["status"] == 0
+    made = (shared_temporary / "mine/.ssh/authorized_keys").stat()
+    assert (made.st_uid, made.st_gid) == (nobody, nobody)
+    assert results["others"]["status"] == 1 and "Permission denied" in results["others"]["errors"]
+    assert not (shared_temporary / "others/.ssh").exists()

@@ -14,19 +14,23 @@ NOT_FOUND = 2
 USER_IS_BUSY = 8
 
 
-def getent(database: dict[str, Any], name: str, key: str) -> int:
+def getent(database: dict[str, Any], name: str, *keys: str) -> int:
     number = 2 if name != "shadow" else 0
-    for entry in database[name]:
-        if key in (entry[0], entry[number]):
+    status = 0
+    for key in keys:
+        entry = next((entry for entry in database[name] if key in (entry[0], entry[number])), None)
+        if entry:
             print(":".join(entry))
-            return 0
-    return NOT_FOUND
+        else:
+            status = NOT_FOUND
+    return status
 
 
-def id_groups(database: dict[str, Any], name: str) -> int:
-    gid = next(entry[3] for entry in database["passwd"] if entry[0] == name)
-    groups = [e[0] for e in database["group"] if e[2] == gid or name in e[3].split(",")]
-    print(" ".join(groups))
+def groups(database: dict[str, Any], *names: str) -> int:
+    for name in names:
+        gid = next(entry[3] for entry in database["passwd"] if entry[0] == name)
+        found = [e[0] for e in database["group"] if e[2] == gid or name in e[3].split(",")]
+        print(f"{name} : {' '.join(found)}")
     return 0
 
 
@@ -50,8 +54,8 @@ def user_command(path: Path, command: str, words: list[str]) -> int:
     database = json.loads(path.read_text())
     if command == "getent":
         return getent(database, *words)
-    if command == "id":
-        return id_groups(database, words[-1])
+    if command == "groups":
+        return groups(database, *words)
     flags = ("--lock", "--no-create-home")
     words = [word for word in words if word not in flags]
     options = dict(zip(words[:-1:2], words[1:-1:2], strict=True))

@@ -21,6 +21,15 @@ SKELETON = "/etc/skel"
 """Folder of the files that a new home begins with."""
 
 
+def is_home_of(path: Path, uid: int) -> bool:
+    """Return whether this folder of the folder of all homes is the user's."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == uid
+
+
 def make_home(host: Host, path: str, uid: int, gid: int) -> bool:
     """Create the user's home with the skeleton's files, and return whether this call created it.
 

@@ -3,13 +3,14 @@
 import json
 import os
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from node_setup.failure import SetupError
-from node_setup.home import make_home
-from node_setup.identities import bring_group, bring_user, check_number, shut_out
+from node_setup.home import is_home_of, make_home
+from node_setup.host import SHOWN_CHARACTERS
+from node_setup.identities import bring_group, bring_user, check_user, read_known, shut_out
 from node_setup.node import Node
-from node_setup.root_folder import make_root_folder
+from node_setup.root_folder import root_folder
 from node_setup.settings import User
 
 RECORD = "/var/lib/node-setup/users.json"
@@ -17,8 +18,9 @@ RECORD = "/var/lib/node-setup/users.json"
 SUDOERS = "/etc/sudoers.d/50-cluster-administrators"
 SUDOERS_MODE = 0o440
 SECONDS_FOR_SSH = 30
-LIMITED = 'set -o pipefail; "$@" 2> >(head --bytes=65536 >&2) | head --bytes=65536'
-"""Shell script that runs a command and limits its output, which a user could make endless."""
+"""Time limit of the set-up of one user's ~/.ssh."""
+SECONDS_FOR_ALL = 3600
+"""Time limit of all of them."""
 SUDOERS_HEAD = (
     "# Administrators of the cluster file. Replaced by node-setup: changes here are lost.\n"
 )
@@ -27,33 +29,41 @@ SUDOERS_HEAD = (
 def apply(node: Node) -> None:
     """Adjust users and groups to the cluster file, and lock users who were removed from it.
 
+    If nothing changes, the number of programs that it starts does not grow with the users. Keys are in the
+    homes, which all nodes share, so only controllers set them up.
+
     Raises:
         SetupError: if a name or number is taken, or a home cannot be created or used.
     """
     users = node.settings.users
-    for user in users:
-        check_number(node.host, "user", user.name, user.uid)
     record = node.host.path(RECORD)
     recorded = set(json.loads(record.read_text())) if record.exists() else set()
     named = {user.name for user in users}
+    former = sorted(recorded - named)
+    known = read_known(node.host, users, node.settings.groups, former)
+    for user in users:
+        check_user(user, known)
     # The record comes first, so that no user is forgotten if this run ends early.
     if recorded | named or record.exists():
         node.host.write_text(RECORD, json.dumps(sorted(recorded | named)) + "\n", mode=0o600)
     for group in node.settings.groups:
-        bring_group(node, group)
+        bring_group(node, group, known)
     gids = {group.name: group.gid for group in node.settings.groups}
     for user in users:
-        bring_user(node, user, gids[user.group], home_of(node, user))
+        bring_user(node, user, gids[user.group], home_of(node, user), known)
     _allow_sudo(node)
-    for name in sorted(recorded - named):
-        shut_out(node, name)
-    if users:
-        make_root_folder(node.host, homes_folder(node))
-    for user in users:
+    for name in former:
+        shut_out(node, name, known)
+    if not users:
+        return
+    with root_folder(node.host, homes_folder(node)) as homes:
+        missing = [user for user in users if not is_home_of(homes / user.name, user.uid)]
+    for user in missing:
         home = home_of(node, user)
         if make_home(node.host, home, user.uid, gids[user.group]):
             node.changed(f"{home}: made")
-        _bring_ssh(node, user, home, gids[user.group])
+    if node.facts.role == "controller":
+        _bring_ssh(node, users, gids)
 
 
 def homes_folder(node: Node) -> str:
@@ -82,40 +92,40 @@ def _allow_sudo(node: Node) -> None:
     node.install(SUDOERS, text, mode=SUDOERS_MODE)
 
 
-def _bring_ssh(node: Node, user: User, home: str, gid: int) -> None:
-    """Set up ~/.ssh as the user, never as root (see home.py). A failure is only a warning."""
-    path = str(node.host.path(home))
-    script = (node.files / "user_ssh.py").read_text()
-    try:
-        done = node.host.try_run(
-            "bash",
-            "-c",
-            LIMITED,
-            "user_ssh",
-            "setpriv",
-            f"--reuid={user.uid}",
-            f"--regid={gid}",
-            "--clear-groups",
-            "--reset-env",
-            "--",
-            # The script is an argument, because users may not be able to read its folder.
-            "python3",
-            "-I",
-            "-c",
-            script,
-            path,
-            stdin=json.dumps(list(user.ssh_keys)),
-            timeout_seconds=SECONDS_FOR_SSH,
-        )
-    except SetupError:
-        node.warn(
-            f"{home}/.ssh of {user.name} does not answer within {SECONDS_FOR_SSH} s; look at the files in it"
-        )
-        return
-    if done.status != 0:
-        node.warn(
-            f"{home}/.ssh of {user.name} is not as it should be: {done.said}; "
-            f"as this user see `ls -la {home}/.ssh`"
-        )
-    for line in done.output.splitlines():
-        node.changed(line)
+def _bring_ssh(node: Node, users: Sequence[User], gids: Mapping[str, int]) -> None:
+    """Set up ~/.ssh of each user as that user, never as root (see home.py). A failure is only a warning."""
+    wanted = [
+        {
+            "name": user.name,
+            "uid": user.uid,
+            "gid": gids[user.group],
+            "home": str(node.host.path(home_of(node, user))),
+            "keys": list(user.ssh_keys),
+        }
+        for user in users
+    ]
+    output = node.host.run(
+        "python3",
+        "-I",
+        "-B",
+        node.files / "users_ssh.py",
+        str(SECONDS_FOR_SSH),
+        stdin=json.dumps(wanted),
+        timeout_seconds=SECONDS_FOR_ALL,
+    )
+    for result in json.loads(output):
+        home = f"{homes_folder(node)}/{result['name']}"
+        if result["status"] is None:
+            node.warn(
+                f"{home}/.ssh of {result['name']} does not answer within {SECONDS_FOR_SSH} s; look at the "
+                "files in it"
+            )
+            continue
+        if result["status"] != 0:
+            said = " ".join((result["errors"].strip() or result["output"].strip()).split())
+            node.warn(
+                f"{home}/.ssh of {result['name']} is not as it should be: {said[-SHOWN_CHARACTERS:]}; "
+                f"as this user see `ls -la {home}/.ssh`"
+            )
+        for line in result["output"].splitlines():
+            node.changed(line)

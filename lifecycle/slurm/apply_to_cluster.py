@@ -1,5 +1,8 @@
 """Run the scripts again on an existing cluster: on this controller, then on every worker through Slurm.
 
+With ``--only users``, only the steps for users run, and no node is drained. Full nodes do not hold up the
+command: their job waits in Slurm's queue, before all other jobs.
+
 `make apply-lifecycle` runs ``apply_to_cluster.py --source S3_URI`` as root on the controller, from a copy of
 the same scripts. The exit status is 0 if all nodes are done, and 3 if some workers are not, which it names.
 It is 1 if the controller failed and no worker was started.
@@ -13,7 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from bootstrap import this_host
+from bootstrap import ONLY, this_host
 from node_setup.facts import addresses_of_role, read_facts
 from node_setup.failure import SetupError
 from node_setup.host import Host
@@ -24,12 +27,19 @@ from node_setup.slurm import SlurmNode, show_nodes
 from node_setup.steps.hold import LOG
 from workers.held_workers import is_held_by_us, reserved, run_held, why_unreachable
 from workers.progress import Progress
-from workers.worker_run import Outcome, Source, run_on_worker
+from workers.worker_run import Outcome, Source, cancel_queued, queue_on_worker, run_on_worker
 
 BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}
 LOCK = "/run/node-setup-apply.lock"
 PARALLEL = 32
 """Workers on which the scripts run at the same time."""
+ONLY_STEPS = {"users": "users,slurm-accounts"}
+"""Steps by the value of --only, by their names in node_setup/steps."""
+PARALLEL_STEPS = 128
+"""The same with --only, because these steps take seconds and copy little."""
+WAIT_MINUTES = 10.0
+WAIT_MINUTES_ONLY = 0.5
+"""Limits of the wait for a free core on a busy worker, without and with --only."""
 WORKERS_UNDONE = 3
 """Exit status after which tools/nodes/apply_lifecycle.py continues with login nodes."""
 
@@ -66,8 +76,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--wait-minutes",
         type=float,
-        default=10,
-        help="limit of the wait for free resources on a busy worker (%(default)s)",
+        help="limit of the wait for free resources on a busy worker "
+        f"({WAIT_MINUTES:g}, with --only {WAIT_MINUTES_ONLY:g})",
+    )
+    parser.add_argument(
+        "--only", choices=tuple(ONLY_STEPS), help="run only these steps, and drain no node"
     )
     return parser.parse_args()
 
@@ -86,8 +99,9 @@ def _apply(host: Host, settings: Settings, options: argparse.Namespace, progress
             "run it there",
         )
     progress.say("controller: begun")
+    steps = ONLY_STEPS.get(options.only, "")
     with progress.alive():
-        status = _run_here(progress)
+        status = _run_here(progress, steps)
     if status != 0:
         raise SetupError(
             "the scripts failed on the controller, and no worker was started",
@@ -100,17 +114,21 @@ def _apply(host: Host, settings: Settings, options: argparse.Namespace, progress
         region=settings.region,
         s3_uri=options.source.rstrip("/"),
         fetch_script=(FILES / "run_from_s3.sh").read_text(),
+        steps=steps,
     )
-    wait_seconds = options.wait_minutes * 60 * host.patience
+    wait_minutes = options.wait_minutes
+    if wait_minutes is None:
+        wait_minutes = WAIT_MINUTES_ONLY if steps else WAIT_MINUTES
+    wait_seconds = wait_minutes * 60 * host.patience
     with progress.alive():
         outcomes = _run_all(host, workers, source, wait_seconds, progress)
     return _conclude(outcomes, progress)
 
 
-def _run_here(progress: Progress) -> int:
+def _run_here(progress: Progress, steps: str) -> int:
     with subprocess.Popen(
         ["bash", str(FILES / "on_init_complete.sh")],
-        env={**os.environ, "SECONDS_TO_SHIP_LOG": "0"},
+        env={**os.environ, "SECONDS_TO_SHIP_LOG": "0", ONLY: steps},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -158,6 +176,8 @@ def _run_all(
     reachable: list[SlurmNode] = []
     for node in workers:
         why = why_unreachable(node)
+        if source.steps and is_held_by_us(node):
+            why = f"it is {node.state} ({node.reason}); run this command without --only, or replace the node"
         if why is None:
             reachable.append(node)
         else:
@@ -179,14 +199,17 @@ def _run_all(
             )
             try:
                 outcome = run_held(host, node, once) if is_held else once()
+                if source.steps and outcome.is_full:
+                    outcome = queue_on_worker(host, node, source)
             except SetupError as error:
                 outcome = Outcome(node.name, begun=False, status=1, summary=str(error))
-            progress.say(
-                f"{node.name}: {'done' if outcome.is_done else 'NOT DONE'}: {outcome.summary}"
-            )
+            progress.say(f"{node.name}: {outcome.state}: {outcome.summary}")
             return outcome
 
-        with ThreadPoolExecutor(max_workers=PARALLEL) as pool:
+        if source.steps:
+            cancel_queued(host)
+        num_parallel = PARALLEL_STEPS if source.steps else PARALLEL
+        with ThreadPoolExecutor(max_workers=num_parallel) as pool:
             return absent + list(pool.map(run, reachable))
 
 
@@ -198,8 +221,10 @@ def _conclude(outcomes: Sequence[Outcome], progress: Progress) -> int:
             progress.say(f"{outcome.node}, the end of its output:")
             for line in outcome.output:
                 progress.pass_on(f"    {line}")
+    queued = sum(outcome.queued for outcome in outcomes)
+    waiting = f", {queued} of them when they have a free core" if queued else ""
     progress.say(
-        f"done: the controller and {len(outcomes) - len(missing)} of {len(outcomes)} workers"
+        f"done: the controller and {len(outcomes) - len(missing)} of {len(outcomes)} workers{waiting}"
     )
     for outcome in missing:
         progress.say(f"NOT DONE: {outcome.node}: {outcome.summary}")

@@ -2,6 +2,9 @@
 
 ``on_init_complete.sh`` runs it as root on each new node, and `make apply-lifecycle` on existing ones. The
 exit status is 0 if every step succeeded. It is 1 if one failed; the last lines name that step.
+
+The variable NODE_SETUP_STEPS limits the run to steps that it names, separated by commas. Such a run neither
+drains the node nor replaces the result of the last whole run.
 """
 
 import os
@@ -19,6 +22,7 @@ from node_setup.step import StepResult, run_steps, steps_for, write_state
 from node_setup.steps import STEPS
 from node_setup.steps.hold import keep_held
 
+ONLY = "NODE_SETUP_STEPS"
 SLURM_PROGRAMS = "/opt/slurm/bin:/opt/slurm/sbin"
 """Folders of Slurm in HyperPod's image, which are not on the PATH of the platform's scripts."""
 DEFAULT_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
@@ -60,16 +64,22 @@ def set_up(host: Host) -> int:
         f"{settings.cluster_name}: {facts.role} {facts.host_name} ({facts.address}) of group {facts.group}"
     )
     node = Node(host=host, facts=facts, settings=settings, deployment=deployment)
+    steps = steps_for(STEPS, facts.role, settings)
+    only = [name for name in os.environ.get(ONLY, "").split(",") if name]
+    if only:
+        steps = [step for step in steps if step.name in only]
     results: list[StepResult] = []
     try:
-        run_steps(steps_for(STEPS, facts.role, settings), node, results)
+        run_steps(steps, node, results)
     except Exception as error:  # unexpected failures too, because such a node must not get jobs
         failed_step = results[-1].name
         _report(failed_step, error)
-        keep_held(node, failed_step=failed_step)
-        _remember(host, facts, results)
+        if not only:
+            keep_held(node, failed_step=failed_step)
+            _remember(host, facts, results)
         return 1
-    _remember(host, facts, results)
+    if not only:
+        _remember(host, facts, results)
     changes = sum(len(result.changes) for result in results)
     log(f"done: {len(results)} steps, {changes} changes, {len(node.warnings)} warnings")
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -65,7 +66,8 @@ FACTORIES = [
 
 
 def test_all_constructs_are_found() -> None:
-    files = [path for path in FOLDER.rglob("*.py") if "(Construct):" in path.read_text()]
+    defines = re.compile(r"\((Construct|NestedStack)\):")
+    files = [path for path in FOLDER.rglob("*.py") if defines.search(path.read_text())]
     assert {Path(str(inspect.getfile(found))) for found in CLASSES} == set(files)
     assert LustreFileSystem in CLASSES and private_bucket in FACTORIES
 

@@ -27,6 +27,8 @@ def touch(node):
 
 STEPS = (Step("touch", touch),)
 """
+STEPS_AND_USERS = f"{STEPS.rstrip()[:-1]} Step('users', touch))\n"
+"""The same, with one that runs by itself."""
 ADDRESS_OF = {
     "ip-10-0-0-31": "10.0.0.31",
     "ip-10-0-0-32": "10.0.0.32",
@@ -67,8 +69,8 @@ grep --quiet DRAIN "{nodes}/$SLURMD_NODENAME" && {{ echo "srun: error: it is dra
 class Cluster:
     """A controller's bundle and root, with Slurm's nodes as files that hold what scontrol shows."""
 
-    def __init__(self, folder: Path) -> None:
-        self.bundle = Bundle(folder, STEPS, group="controller")
+    def __init__(self, folder: Path, steps: str = STEPS) -> None:
+        self.bundle = Bundle(folder, steps, group="controller")
         self.root = self.bundle.root
         self.nodes = folder / "nodes"
         self.nodes.mkdir()
@@ -77,6 +79,8 @@ class Cluster:
         stand_ins.command("scontrol", SCONTROL.format(**names))
         stand_ins.command("srun", SRUN.format(**names))
         stand_ins.command("squeue", "echo '12 (ada)'")
+        stand_ins.command("sbatch", "echo 13")
+        stand_ins.command("scancel")
         stand_ins.command(
             "aws", f'[[ ! -e "{self.root}/no-s3" ]] && cp -r "{self.bundle.folder}/." "${{@: -1}}"'
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lifecycle.applied_cluster import HASH, SOURCE, Cluster
+from tests.lifecycle.applied_cluster import HASH, SOURCE, STEPS_AND_USERS, Cluster
 from tests.lifecycle.node import ADDRESSES, Result, resource_config
 
 
@@ -249,3 +249,32 @@ def test_continues_after_the_terminal_is_lost(cluster: Cluster) -> None:
     assert len(cluster.visits) == 3
     log = (cluster.root / "var/log/provision/provisioning.log").read_text()
     assert log.endswith("done: the controller and 2 of 2 workers\n")
+
+
+def test_one_more_user_drains_no_node_and_waits_for_no_full_one(tmp_path: Path) -> None:
+    """Each node gets one job with the step alone, and a full one gets it first thing when it has room."""
+    cluster = Cluster(tmp_path, STEPS_AND_USERS)
+    full, held, free = "ip-10-0-0-31", "ip-10-0-0-32", "ip-10-0-0-33"
+    cluster.node(held, "IDLE+DRAIN", "node-setup: step touch failed; see the log")
+    cluster.node(free)
+    cluster.set(f"busy-{full}")
+    result = cluster.apply("--only", "users", "--wait-minutes", "0.02")
+    assert result.status == 3, result.output
+    assert cluster.visits == ["controller", free]
+    assert f"{free}: done: 1 steps, 0 changes" in result.output
+    assert f"{full}: queued: full; job 13 runs as soon as a core is free" in result.output
+    assert (
+        "done: the controller and 2 of 3 workers, 1 of them when they have a free core"
+        in result.output
+    )
+    assert f"NOT DONE: {held}: it is IDLE+DRAIN" in result.output
+    calls = cluster.bundle.stand_ins.calls
+    started = [call.partition(" ")[0] for call in calls]
+    assert (started.count("srun"), started.count("sbatch"), started.count("scancel")) == (2, 1, 1)
+    assert not [call for call in calls if call.startswith(("scontrol update", "scontrol create"))]
+    (queued,) = (call for call in calls if call.startswith("sbatch "))
+    assert f" --nodelist={full} " in queued and " --priority=TOP " in queued
+    # The script that fetches the others has lines of its own.
+    assert "\n".join(calls).count("NODE_SETUP_STEPS=users,slurm-accounts bash on_init") == 3
+    # The result of the last whole run stays.
+    assert not (cluster.root / "var/lib/node-setup/state.json").exists()

@@ -41,6 +41,8 @@ SOURCE_OUTPUT = "LifecycleSourceS3Uri"
 """Output of the stack with the S3 address of the scripts."""
 SET_UP_ONE_NODE = ("env", "SECONDS_TO_SHIP_LOG=0", "bash", "on_init_complete.sh")
 SET_UP_CLUSTER = ("python3", "-s", "-B", "apply_to_cluster.py")
+ONLY_STEPS = {"users": "users"}
+"""Steps on login nodes by the value of --only."""
 LOG = "/var/log/provision/provisioning.log"
 """Log of apply_to_cluster.py on the controller."""
 WORKERS_UNDONE = 3
@@ -64,6 +66,11 @@ def main() -> int:
         type=float,
         metavar="N",
         help="longest time in minutes to wait for the end of jobs on a worker (default: 10)",
+    )
+    parser.add_argument(
+        "--only",
+        choices=tuple(ONLY_STEPS),
+        help="run only the steps for users, and drain no node (default: all steps)",
     )
     options = parser.parse_args()
     cluster = load_slurm_cluster(options.cluster)
@@ -137,6 +144,10 @@ def _apply(
         arguments += ["--nodes", options.nodes]
     if options.wait_minutes is not None:
         arguments += ["--wait-minutes", f"{options.wait_minutes:g}"]
+    set_up_one_node = [*SET_UP_ONE_NODE]
+    if options.only:
+        arguments += ["--only", options.only]
+        set_up_one_node.insert(1, f"NODE_SETUP_STEPS={ONLY_STEPS[options.only]}")
     status = _run(
         connect(controller), controller, cluster.region, source, *SET_UP_CLUSTER, *arguments
     )
@@ -154,7 +165,7 @@ def _apply(
             continue
         if node.status in UNREACHABLE:
             undone.append(f"{node.name}: it is {node.status} {node.message}".rstrip())
-        elif _run(connect(node), node, cluster.region, source, *SET_UP_ONE_NODE) != 0:
+        elif _run(connect(node), node, cluster.region, source, *set_up_one_node) != 0:
             undone.append(f"{node.name}, see above")
     return undone
 

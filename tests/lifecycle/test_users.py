@@ -307,7 +307,7 @@ def shared_temporary() -> Iterator[Path]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up its rights")
 def test_inside_a_home_root_does_nothing(shared_temporary: Path) -> None:
-    """Two users, of whom one has another's folder as home."""
+    """Two users. The second one has another's folder as home."""
     nobody = 65534
     homes = []
     for name, owner in (("mine", nobody), ("others", 0)):

@@ -16,7 +16,7 @@ EXPIRY_FIELD = 7
 NOT_FOUND = 2
 """getent's status for a missing key."""
 SECONDS_TO_LOOK_UP = 300
-"""Time limit of the lookup of all users, some of whom may be in a company's directory."""
+"""Time limit of the lookup of all users. Some may be in a company's directory."""
 USER_IS_BUSY = 8
 """usermod's status for a user with running processes."""
 
@@ -92,7 +92,7 @@ def _entries(host: Host, database: str, keys: Sequence[str]) -> list[list[str]]:
     """Return the lines with these names or numbers, from any source of the database."""
     if not keys:
         return []
-    # Each key is queried by itself, because a directory of the company may not list all its users.
+    # All keys are given, because a company's directory may not list its users.
     done = host.try_run(
         "getent", database, *dict.fromkeys(keys), timeout_seconds=SECONDS_TO_LOOK_UP
     )

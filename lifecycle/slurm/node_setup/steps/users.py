@@ -18,7 +18,7 @@ RECORD = "/var/lib/node-setup/users.json"
 SUDOERS = "/etc/sudoers.d/50-cluster-administrators"
 SUDOERS_MODE = 0o440
 SECONDS_FOR_SSH = 30
-"""Time limit of the set-up of one user's ~/.ssh."""
+"""Time limit for one user's ~/.ssh."""
 SECONDS_FOR_ALL = 3600
 """Time limit of all of them."""
 SUDOERS_HEAD = (

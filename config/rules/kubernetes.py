@@ -182,6 +182,13 @@ def taints_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
 
 
 RULES = (
+    # It would have no effect, and people would look for the role's uses in vain.
+    EksRule(
+        "autoscaling_role",
+        lambda cluster: cluster.autoscaling_role and cluster.autoscaling == "none",
+        "only Karpenter uses it, and autoscaling is none",
+        "remove it, or set autoscaling to karpenter",
+    ),
     # EKS requires subnets of two zones (EKS user guide, "View Amazon EKS networking requirements").
     control_plane_has_two_zones,
     # Without ranges, EKS opens the endpoint to the whole internet.

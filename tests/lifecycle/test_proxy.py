@@ -19,7 +19,7 @@ from node_setup.failure import SetupError
 from node_setup.steps import managed_mlflow, proxy
 from tests.lifecycle.connect_proxy import ConnectProxy, connect_proxy
 from tests.lifecycle.https_server import body, served, write_certificate
-from tests.lifecycle.node import StandIns, node_of
+from tests.lifecycle.node import Bundle, StandIns, node_of, settings_document
 from tests.lifecycle.test_pinned_downloads import CONTENT, FILE, node_with_table
 from tests.stacks.synthesized import load
 from tests.stacks.test_shared_vpc import NETWORK
@@ -60,6 +60,29 @@ def test_downloads_come_through_the_proxy_alone(
     assert downloads.install_binaries(node, "tool", ("tool",))
     assert world.connected == [WORLD]
     assert (tmp_path / "root/usr/local/bin/tool").read_bytes() == b"#!/bin/sh\necho 1.0\n"
+
+
+STEPS = """
+from node_setup.step import Step
+
+def fetch(node):
+    node.host.run("curl", "--silent", "--fail", "--cacert", "%s", "--output", "/dev/null", "%s")
+
+STEPS = (Step("fetch", fetch),)
+"""
+
+
+def test_a_whole_setup_reaches_the_world(tmp_path: Path, world: ConnectProxy) -> None:
+    """The program that HyperPod starts, without variables of its own."""
+    node = Bundle(
+        tmp_path / "node", STEPS % (os.environ["CURL_CA_BUNDLE"], f"https://{WORLD}/file")
+    )
+    assert node.run().status == 1
+    settings = settings_document(proxy=variables(world.url))
+    (node.folder / "settings.json").write_text(json.dumps(settings))
+    result = node.run()
+    assert result.status == 0, result.output
+    assert world.connected == [WORLD]
 
 
 def test_sessions_reach_the_world(tmp_path: Path, world: ConnectProxy, stand_ins: StandIns) -> None:

@@ -9,8 +9,8 @@ The counts follow the trainer (``seqlm/training/trainer.py``, ``parallel.py``) a
   backward pass of every micro-batch. Everything outside of layers is another unit, which stays gathered from
   the forward to the backward pass. After each backward pass, gradients are scattered in fp32.
 * HSDP also all-reduces the scattered gradients between its replicas, in the last micro-batch of a step.
-* A few numbers are added up: the number of targets, the loss, the failure flag, with FSDP2 the norm of each
-  gradient, and on the hosts the flags that end or save a run.
+* A few numbers are added up: the number of targets, the loss, with FSDP2 the norm of each gradient, and the
+  flags of a failure and of what ends or saves a run.
 
 FSDP2 pads the first dimension of each parameter to a multiple of the number of shards, and what it pads is
 sent, too. The tests count the messages of real steps and compare them with these.
@@ -25,9 +25,9 @@ from seqlm.proteins.model.shape import Shape
 from tools.plan.memory import FP32, Layout
 
 Collective = Literal["all-reduce", "all-gather", "reduce-scatter"]
-Members = Literal["all", "shards", "replicas", "hosts"]
+Members = Literal["all", "shards", "replicas"]
 """Processes that take part: all of a run, those that share a copy of the model, or those with the same share
-of different copies. With ``hosts`` all take part, over TCP instead of NCCL."""
+of different copies."""
 Reduction = Literal["flat", "buckets", "sharded"]
 """Reduction of gradients: in one call, in DDP's buckets, or by FSDP2."""
 
@@ -38,8 +38,7 @@ Purpose = Literal[
     "gradients of replicas",
     "loss",
     "norms of gradients",
-    "failure flag",
-    "flags of the hosts",
+    "flags",
 ]
 Part = Literal["layer", "rest", "model", "figure"]
 """Part of the model that a message carries: one layer, everything outside of layers, or gradients of any
@@ -54,8 +53,8 @@ ALIGNMENT_BYTES = 256
 joined matrices have no gap between them, so a few bytes less are sent for some widths."""
 COUNT_BYTES = 8
 """Bytes of the number of targets, an int64."""
-FLAGS_BYTES = 3 * 8
-"""Bytes of the three flags that the hosts add up after each step, in fp64."""
+FLAGS_BYTES = 4 * FP32
+"""Bytes of the flags of a step: to stop, a checkpoint is written, the record or the arithmetic has failed."""
 FORWARD_AND_BACKWARD = 2
 """Gathers of a layer per micro-batch."""
 
@@ -171,8 +170,7 @@ def messages(parts: Parts, exchange: Exchange) -> list[Message]:
     if exchange.shards > 1:
         num_gradients = len(parts.rest.trained) + parts.num_layers * len(parts.layer.trained)
         found.append(_figure("norms of gradients", FP32 * num_gradients, "shards"))
-    found.append(_figure("failure flag", FP32))
-    found.append(_figure("flags of the hosts", FLAGS_BYTES, "hosts"))
+    found.append(_figure("flags", FLAGS_BYTES))
     return found
 
 

@@ -104,7 +104,7 @@ class Network:
         """Return a group of a run; processes of a copy of the model are neighbours."""
         world_size = shards * replicas
         num_nodes = math.ceil(world_size / self.gpus_per_node)
-        if members in ("all", "hosts"):
+        if members == "all":
             return Group(world_size, num_nodes, 1)
         nodes_per_copy = math.ceil(shards / self.gpus_per_node)
         if members == "shards":

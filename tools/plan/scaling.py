@@ -11,8 +11,7 @@ network (``network.py``). These assumptions say what overlaps:
 * FSDP2 gathers a layer while the one before it computes, and scatters gradients while the next one computes.
   The first gathers and the last scatter of a pass overlap with nothing.
 * HSDP's all-reduces use other connections than gathers and scatters if a copy of the model fits into a node.
-* The few figures of a step are added up one after the other, and overlap with nothing. The hosts' flags do
-  not count, because hosts run ahead of their GPUs.
+* The few figures of a step are added up one after the other, and overlap with nothing.
 * Communication takes no arithmetic units from computation, all GPUs are equally fast, and the optimizer is
   part of a pack's time.
 """
@@ -82,7 +81,7 @@ def scaled(layout: Layout, network: Network, pack_seconds: float) -> Scaled:
     if layout.config.train.activation_checkpointing:
         backward = BACKWARD_SHARE_RECOMPUTED
     step = _Step(network, exchange, parts.num_layers, pack_seconds, backward)
-    sent = [one for one in messages(parts, exchange) if one.members != "hosts"]
+    sent = messages(parts, exchange)
     waiting = step.waiting(sent)
     step_seconds = exchange.micro_batches * pack_seconds + waiting
     residues = layout.config.train.tokens_per_step * FILL

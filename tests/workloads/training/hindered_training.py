@@ -2,7 +2,7 @@
 
 HOLD_SECONDS: time that a micro-batch takes at least, so that a signal meets the run halfway. FAIL_RANK,
 FAIL_AFTER: that process fails after as many micro-batches. STOP_RANK: that process gets SIGTERM in its first
-evaluation. FILE_BYTES: no file of a process may become larger.
+evaluation, or with STOP_STEP when it has begun that step. FILE_BYTES: no file of a process may become larger.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from seqlm.proteins.model.masking import mask_pack
 from seqlm.proteins.pretraining import evaluation
 from seqlm.proteins.pretraining import objective as pretraining
 from seqlm.runs.run_file import run_stage
+from seqlm.training.trainer import Trainer
 
+step = Trainer.step
 calls = count(1)
 evaluated = count(1)
 
@@ -35,9 +37,21 @@ def hindered_mask_pack(*arguments: Any) -> Any:
 
 
 def interrupted_mask_pack(*arguments: Any) -> Any:
-    if os.environ.get("STOP_RANK") == os.environ["RANK"] and next(evaluated) == 2:
+    is_stopped = "STOP_STEP" not in os.environ and is_stop_rank()
+    if is_stopped and next(evaluated) == 2:
         signal.raise_signal(signal.SIGTERM)
     return mask_pack(*arguments)
+
+
+def is_stop_rank() -> bool:
+    return os.environ.get("STOP_RANK") == os.environ["RANK"]
+
+
+def interrupted_step(trainer: Trainer, *arguments: Any) -> None:
+    """Launch a step. It gets its arguments, among them the flags, before the signal."""
+    if is_stop_rank() and trainer.progress.step + 1 == int(os.environ.get("STOP_STEP", "0")):
+        signal.raise_signal(signal.SIGTERM)
+    step(trainer, *arguments)
 
 
 def main(*arguments: str) -> None:
@@ -46,5 +60,6 @@ def main(*arguments: str) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
     evaluation.mask_pack = interrupted_mask_pack
     pretraining.mask_pack = hindered_mask_pack
+    Trainer.step = interrupted_step  # type: ignore[method-assign, assignment]
     sys.argv[1:] = arguments
     run_stage(train)

@@ -19,6 +19,7 @@ from seqlm.runs.run_file import load_config
 from seqlm.training import train
 from seqlm.training.kernels import PRODUCTS
 from seqlm.training.processes import processes
+from seqlm.training.step.flags import Flags
 from seqlm.training.trainer import Trainer
 from tests.workloads.training.kept_gradient_runs import PlainPretraining
 
@@ -89,14 +90,14 @@ def record_messages(run_file: Path, overrides: str, *, keeps_gradients: bool) ->
     step = Trainer.step
     with processes() as here, ExitStack() as recording:
 
-        def counted_step(trainer: Trainer, packs: Any) -> None:
+        def counted_step(trainer: Trainer, packs: Any, flags: Flags) -> None:
             nonlocal steps
             steps += 1
             if steps == RECORDED_STEP:
                 recording.enter_context(recorder)
             if steps > RECORDED_STEP:
                 raise Recorded
-            step(trainer, packs)
+            step(trainer, packs, flags)
 
         with (
             mock.patch.object(Trainer, "step", counted_step),

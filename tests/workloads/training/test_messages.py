@@ -100,7 +100,6 @@ def test_a_step_sends_what_the_plan_expects(name: str, prepared: Path, tmp_path:
         first = rank - rank % shards
         ranks_of = {
             "all": everybody,
-            "hosts": everybody,
             "shards": everybody[first : first + shards],
             "replicas": everybody[rank % shards :: shards],
         }

@@ -108,6 +108,21 @@ def test_sigterm_saves_and_the_same_command_resumes(run_file: Path) -> None:
     assert largest_difference(losses(run_dir), losses(run_dir.parent / "whole")) < 1e-5
 
 
+def test_a_signal_to_one_process_stops_all_after_the_same_step(run_file: Path) -> None:
+    """The flag of the signal travels with the figures of the next step, not in a sum of the hosts."""
+    run_dir = run_file.parent / "runs" / "stopped"
+    command = ("--config", str(run_file), "name=stopped", "train.log_every_steps=100")
+    log = run_file.with_name("one-signal")
+    signal_to = {"STOP_RANK": "1", "STOP_STEP": "4"}
+    with forked(2, hindered_training.main, *command, log=log, **signal_to) as stopped:
+        assert stopped.ends(60) == [STOPPED_BY_SIGNAL] * 2, stopped.output
+    [checkpoint] = (run_dir / "checkpoints").iterdir()
+    assert checkpoint.name == "step-00000006", "two steps after the signal"
+    assert events(run_dir).count("checkpoint") == 0
+    train_here(run_file, "name=stopped")
+    assert max(losses(run_dir)) == NUM_STEPS
+
+
 @pytest.mark.long
 def test_output_that_cannot_be_written_ends_no_run(
     run_file: Path, monkeypatch: pytest.MonkeyPatch

@@ -54,7 +54,7 @@ class Processes:
     world_size: int
     device: torch.device
     control: dist.ProcessGroup
-    """CPU group for flags that the host reads, so that they make no step wait for the device."""
+    """CPU group for what the hosts exchange between steps, which makes no step wait for the device."""
     stop: StopSignal = field(default_factory=StopSignal)
     """Flag that signals set during training (``command_line.signals_to``)."""
 

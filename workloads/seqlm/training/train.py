@@ -38,6 +38,7 @@ from .parallel import bare
 from .processes import Processes, exclusive, processes
 from .records import RecordSplit
 from .saved_model import full_weights
+from .step.flags import FlagCounts, Flags
 from .step.loader import StepPacks, read_ahead
 from .tracking.final_scores import announcement, opened_test_split, scored_text
 from .tracking.progress import Progress, Window
@@ -205,6 +206,8 @@ class _TrainingLoop:
         self._save_began = self._started
         self._last_saved: int | None = None
         """Step of this start's last save."""
+        self._saving_since: int | None = None
+        """Step of the save under way; None if there is none."""
         self._window = Window(
             trainer.progress, trainer.num_flops, self._here.device, self._here.world_size
         )
@@ -231,15 +234,13 @@ class _TrainingLoop:
         except Stopped:
             self._ensure_saved()
             raise
-        saved = self._finish_save()
-        if saved is not None:
-            self._log.event(saved, "checkpoint")
+        self._complete_save()
         self._update_seconds()
 
     def _advance(self, steps: Iterator[StepPacks]) -> None:
         """Make one step, and all that is due after it."""
         self._make_step(steps)
-        self._exchange_flags()
+        self._follow_flags()
         if self._is_last or self._is_due(self._config.save_every_steps):
             self._save()
         evaluates = self._is_due(self._config.eval_every_steps)
@@ -255,7 +256,7 @@ class _TrainingLoop:
             packs = next(steps)
         result: StepResult | None = None
         with self._metrics.timing("step"):
-            self._trainer.step(packs)
+            self._trainer.step(packs, self._flags())
             logs = (
                 self._progress.step == 1
                 or self._is_last
@@ -286,28 +287,46 @@ class _TrainingLoop:
     def _update_seconds(self) -> None:
         self._progress.seconds = self._earlier_seconds + time.monotonic() - self._started
 
-    def _exchange_flags(self) -> None:
+    def _flags(self) -> Flags:
+        """Return the flags of this process."""
+        return Flags(
+            self._here.stop.received,
+            self._checkpointer.is_written,
+            self._log.failure is not None,
+        )
+
+    def _flag_counts(self) -> FlagCounts | None:
+        """Return the sums of the flags that were read last, the same on every process."""
+        if self._here.world_size > 1:
+            return self._trainer.flag_counts
+        # A single process need not wait for the sums.
+        return FlagCounts(self._progress.step, *map(int, self._flags()))
+
+    def _follow_flags(self) -> None:
         """Complete a save that every process has written, and stop if one of them got a signal.
+
+        With several processes, the flags are those of one or two steps before.
 
         Raises:
             Stopped: on every process, if one of them got a signal.
             OSError: on every process, if the record of the run cannot be written.
         """
-        num_stopping, num_written, num_failed = self._here.sum_on_host(
-            self._here.stop.received,
-            self._checkpointer.is_written,
-            self._log.failure is not None,
-        )
-        if num_failed:
+        counts = self._flag_counts()
+        if counts is None:
+            return
+        if counts.failed:
             self._here.raise_from_first(self._log.failure)
-        if num_written == self._here.world_size:
-            self._log.event(self._finish_save() or self._progress.step, "checkpoint")
-        if num_stopping:
+        # Flags of earlier steps are about the save before.
+        is_of_save = self._saving_since is not None and counts.step > self._saving_since
+        if is_of_save and counts.written == self._here.world_size:
+            self._complete_save()
+        if counts.stop:
             raise Stopped
 
     def _save(self) -> None:
         """Start writing a checkpoint of this step."""
         self._trainer.settle()
+        self._complete_save()  # the flags of frequent saves come after the next save
         self._update_seconds()
         with self._metrics.timing("checkpoint_stall"):
             self._checkpointer.save(
@@ -323,16 +342,24 @@ class _TrainingLoop:
             )
         self._save_began = time.monotonic()
         self._last_saved = self._progress.step
+        self._saving_since = self._progress.step
         self._window.begin()
 
     def _finish_save(self) -> int | None:
         """Wait until the checkpoint under way is complete; return its step, None if there was none."""
         with self._metrics.timing("checkpoint_stall"):
             saved = self._checkpointer.finish()
+        self._saving_since = None
         self._window.begin()
         if saved is not None:
             self._metrics.saved(saved, time.monotonic() - self._save_began)
         return saved
+
+    def _complete_save(self) -> None:
+        """Wait until the checkpoint under way is complete, and log it."""
+        saved = self._finish_save()
+        if saved is not None:
+            self._log.event(saved, "checkpoint")
 
     def _ensure_saved(self) -> None:
         """Save this step unless a checkpoint of it exists, and wait until it is complete."""

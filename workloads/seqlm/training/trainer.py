@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from .checksums import verified
 from .command_line import RunError
 from .config import RunConfig
+from .device_runtime import to_device
 from .hardware import compiles, environment, num_flops
 from .hashing import hash64
 from .heartbeat import beat
@@ -37,6 +38,7 @@ from .parallel import (
 from .precision import select_precision
 from .processes import Processes
 from .records import RecordSplit
+from .step.flags import NO_FLAGS, FlagCounts, Flags
 from .step.graph import RecordedPass
 from .step.loader import StepPacks, Steps
 from .step.pack_queue import PackQueue
@@ -70,7 +72,7 @@ class _Launched:
     Args:
         number: number of the step, from 1 on.
         learning_rate: learning rate of the step.
-        figures: loss, gradient norm and, if the run has a failure flag, the flag.
+        figures: loss, gradient norm, sums of the flags and, if the run has a failure flag, the flag.
     """
 
     def __init__(self, number: int, learning_rate: float, figures: Tensor) -> None:
@@ -153,6 +155,10 @@ class Trainer:
             are_kept=are_kept,
             adjacent=bare(self.model).adjacent_parameters(),
         )
+        self._no_flags = torch.zeros(len(NO_FLAGS), device=here.device)
+        """Flags of most steps."""
+        self.flag_counts: FlagCounts | None = None
+        """Sums of the flags of the step that was read last."""
         self.runtime.prepare(self.optimizers)
         # The flag is 1 from the first step that is not finite, on all processes.
         self._failed = self.runtime.failure_flag(self.optimizers)
@@ -212,11 +218,15 @@ class Trainer:
             self._recorded = None
             self.kernels -= {GRAPH}
 
-    def step(self, step: StepPacks) -> None:
+    def step(self, step: StepPacks, flags: Flags = NO_FLAGS) -> None:
         """Launch one optimizer step over this process's share of the step's packs.
 
         ``progress`` counts the step at once. It counts the loss when that is read, which is after the launch
-        of the next step or in ``settle``.
+        of the next step or in ``settle``. The flags of all processes are then in ``flag_counts``.
+
+        Args:
+            step: packs of the step.
+            flags: flags of this process.
 
         Raises:
             NonFiniteLossError: if the previous step was not finite; without a failure flag, if this one is
@@ -254,11 +264,15 @@ class Trainer:
         self._gradients.reduce()
         here.add_up(loss)
         figures = torch.stack([loss, clip_gradients(self.model, objective.optim.clip_norm)])
+        sums = self._flags_on_device(flags)
         if self._failed is not None:
-            self._failed += ~figures.isfinite().all()
-            here.add_up(self._failed)
-            self._failed.clamp_(max=1)
-            figures = torch.cat([figures, self._failed[None]])
+            failed = self._failed + ~figures.isfinite().all()
+            sums = torch.cat([sums, failed[None]])
+        here.add_up(sums)
+        if self._failed is not None:
+            # The optimizers read the flag, so the tensor stays the same one.
+            self._failed.copy_(sums[-1].clamp(max=1))
+        figures = torch.cat([figures, sums])
         runtime.flush()
         previous = self._launched
         self._launched = _Launched(number, lr, figures)
@@ -272,6 +286,13 @@ class Trainer:
         self.has_stepped = True
         if previous is not None:
             self._read(previous)
+
+    def _flags_on_device(self, flags: Flags) -> Tensor:
+        """Return flags as a new tensor on the device."""
+        if not any(flags):
+            return self._no_flags.clone()
+        values = torch.tensor(flags, dtype=torch.float32)
+        return to_device(values, self.here.device).to(self.here.device)
 
     def _launch_pass(self, pack: Any, factor: Tensor) -> Tensor:
         """Launch the forward and backward pass of a pack.
@@ -319,8 +340,9 @@ class Trainer:
         return self._result
 
     def _read(self, launched: _Launched) -> None:
-        loss, norm, *failed = launched.figures(self.here)
-        if any(failed) or not (math.isfinite(loss) and math.isfinite(norm)):
+        loss, norm, stop, written, failed, *not_finite = launched.figures(self.here)
+        self.flag_counts = FlagCounts(launched.number, round(stop), round(written), round(failed))
+        if any(not_finite) or not (math.isfinite(loss) and math.isfinite(norm)):
             raise NonFiniteLossError(
                 f"step {launched.number}: loss {loss}, gradient norm {norm} at learning rate "
                 f"{launched.learning_rate:.3g}; the weights were not touched. Lower "

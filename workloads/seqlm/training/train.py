@@ -40,12 +40,9 @@ from .records import RecordSplit
 from .saved_model import full_weights
 from .step.flags import FlagCounts, Flags
 from .step.loader import StepPacks, read_ahead
-from .tracking.final_scores import announcement, opened_test_split, scored_text
+from .tracking.final_scores import SCORED, announcement, opened_test_split, scored_text
 from .tracking.progress import Progress, Window
 from .trainer import StepResult, Trainer
-
-SCORED = "scored"
-"""Result with the numbers of records that the final scores read, of all."""
 
 
 def train(objective: Objective, here: Processes) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..packing import BLOCK_UNITS, PackStream, PlannedBlock
 from ..processes import Processes
+from ..whole_file import move_into_place
 
 MIN_BLOCKS = 2
 """Blocks of a step from which on they are shared. Below, a process plans them in a few milliseconds."""
@@ -135,7 +136,7 @@ class NodePlans:
         partial = path.with_name(f".{path.name}")
         try:
             partial.write_bytes(_packed(block))
-            partial.rename(path)
+            move_into_place(partial, path)
         except OSError:
             # The memory is full. The others plan this block themselves.
             partial.unlink(missing_ok=True)

@@ -11,6 +11,8 @@ from seqlm.training.packing import PackShape
 from seqlm.training.records import RecordSplit
 from seqlm.training.trainer import Trainer
 
+SCORED = "scored"
+"""Result with the numbers of records that the final scores read, of all."""
 TIMED_ROUNDS = 100
 """Rounds of one pack per process from which on a pack is timed. Below, the timing itself would be noticed."""
 PASSES_OF_A_STEP = 3

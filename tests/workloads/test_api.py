@@ -150,7 +150,20 @@ def test_wrong_input_is_refused_with_its_place(model: Model) -> None:
         (lambda: model.embed({"x": ""}), "x: the sequence is empty"),
         (lambda: model.embed({"x": "ACGT" * 20}), "x: the sequence looks like DNA or RNA"),
         (lambda: model.embed([WILD], pooling="median"), "pooling: got 'median'; allowed are mean"),
-        (lambda: model.variants(WILD, ["A1G"]), "has M at position 1, not A"),
+        (
+            lambda: model.variants(WILD, ["A1G"]),
+            r"has M at position 1.*number 1 \(first_position\)",
+        ),
+        (lambda: model.variants(WILD, "M1A"), "mutations: got one string; give a list of names"),
+        (lambda: model.variants(WILD, [None]), "mutations: got None in the list"),  # type: ignore[list-item]
+        (
+            lambda: model.variants(WILD, ["M1A"], first_position="x"),  # type: ignore[arg-type]
+            "first_position: got 'x'; expected a whole number",
+        ),
+        (
+            lambda: model.variants(WILD, ["M1A"], first_position=True),
+            "first_position: got True; expected a whole number",
+        ),
         (lambda: model.contacts(WILD * 200), "has 4400 residues; allowed are"),
         (lambda: model.predict([WILD]), "without a task"),
         (lambda: load("no/such/folder"), "model: there is no folder"),

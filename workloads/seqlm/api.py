@@ -15,6 +15,7 @@ sequences. ``chains`` says how it is read, as ``inference.chains``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ from seqlm.proteins.contacts import head as contact_head
 from seqlm.proteins.data.chained import chained_text, complex_of
 from seqlm.proteins.data.plausibility import is_nucleotides
 from seqlm.proteins.families.table import family_of_type
+from seqlm.proteins.finetune.variants.kinds import VARIANT_SPLITS
 from seqlm.proteins.finetune.variants.records import assigned_splits
 from seqlm.proteins.finetune.variants.wild_type import read_wild_type
 from seqlm.proteins.inference.described import described_proteins
@@ -160,13 +162,23 @@ def split_variants(
     def violations(split: SplitConfig) -> Iterator[str]:
         return variant_violations(TaskConfig(kind="regression", split=split))
 
+    if kind not in VARIANT_SPLITS:
+        raise ValueError(f"kind: got {kind!r}; allowed are {', '.join(VARIANT_SPLITS)}")
+    if not 0 < validation_fraction < 1:
+        raise ValueError(
+            f"validation_fraction: got {validation_fraction!r}; allowed are numbers between 0 and 1"
+        )
+    if not isinstance(wild_type, str):
+        raise ValueError(f"wild_type: got {wild_type!r}; expected a sequence as text")
+    names = _names("variants", variants)
+    first = _whole_number("first_position", first_position)
     split = read_section(SplitConfig, {"variants": kind, **options}, "task.split", violations)
     protein = read_wild_type(wild_type, None)
-    check_numbering(variants, protein, first_position, "first_position")
-    parsed = [parse_variant(name, protein, first_position, "first_position") for name in variants]
-    words = assigned_splits(split, parsed, [shown(name) for name in variants], validation_fraction)
+    check_numbering(names, protein, first, "first_position")
+    parsed = [parse_variant(name, protein, first, "first_position") for name in names]
+    words = assigned_splits(split, parsed, [shown(name) for name in names], validation_fraction)
     numbers = [one.num_mutations for one in parsed]
-    return pd.DataFrame({"variant": list(variants), "mutations": numbers, "split": words})
+    return pd.DataFrame({"variant": names, "mutations": numbers, "split": words})
 
 
 def sample_structure() -> Path:
@@ -314,11 +326,13 @@ class Model:
         self._check_masked()
         protein = self._read_one(sequence, chains)
         chosen = score_of(score)
+        first = _whole_number("first_position", first_position)
         if mutations is None:
-            wanted = single_mutants_of(protein, first_position)
+            wanted = single_mutants_of(protein, first)
         else:
-            check_numbering_of(mutations, protein, first_position, "first_position")
-            wanted = [variant_named(name, protein, first_position) for name in mutations]
+            names = _names("mutations", mutations)
+            check_numbering_of(names, protein, first, "first_position")
+            wanted = [variant_named(name, protein, first, "first_position") for name in names]
         for variant in wanted:
             check_indels(variant, score)
         window = min(len(protein.tokens), self._engine.max_residues)
@@ -332,7 +346,7 @@ class Model:
     def propose(
         self,
         sequence: str,
-        measured: Mapping[str, float | Sequence[float]] | None = None,
+        measured: Mapping[str, float | Sequence[float]] | pd.Series | None = None,
         *,
         score: str = MASKED_MARGINALS,
         first_position: int = 1,
@@ -342,7 +356,8 @@ class Model:
 
         Args:
             sequence: wild type.
-            measured: values of variants by name, or lists of replicates; none before the first round.
+            measured: values of variants by name, or lists of replicates; none before the first round. In a
+                series of pandas, names may repeat.
             score: kind of score of the model, a sum over mutations.
             first_position: number of the first residue in the names.
             options: fields of the run file's section ``propose``, such as ``direction="higher"`` and
@@ -359,13 +374,22 @@ class Model:
         self._check_masked()
         check_score(score)
         chosen = read_section(ProposeConfig, options, "propose", propose_violations)
-        if measured and chosen.direction is None:
+        first = _whole_number("first_position", first_position)
+        if measured is not None and not hasattr(measured, "items"):
+            raise ValueError(
+                f"measured: got {type(measured).__name__}; expected values by the names of variants, such as "
+                "{'A42G': 1.2}"
+            )
+        values = [] if measured is None else list(measured.items())
+        if values and chosen.direction is None:
             raise ValueError("direction: got None with measured values; give higher or lower")
+        if not isinstance(sequence, str) or has_chains(sequence):
+            raise ValueError(f"sequence: got {shown(str(sequence))}; expected one chain as text")
         protein = self._read_one(sequence, None)
         known = no_values()
-        if measured:
-            known = measured_of(measured, chosen, protein, first_position)
-        found = proposals(self._engine, protein, known, chosen, score, first_position)
+        if values:
+            known = measured_of(values, chosen, protein, first)
+        found = proposals(self._engine, protein, known, chosen, score, first, "first_position")
         rows = rows_of(found.proposals, known.num_rounds + 1)
         return pd.DataFrame(rows, columns=list(COLUMNS))
 
@@ -512,6 +536,32 @@ class Model:
 def _joins(chains: str | None) -> bool:
     """Return whether records with several chains are read as one protein."""
     return chains is not None and chain_mode(chains).joins
+
+
+def _whole_number(name: str, value: object) -> int:
+    """Return the value of a parameter as a whole number.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ValueError(f"{name}: got {value!r}; expected a whole number")
+    return int(value)
+
+
+def _names(parameter: str, values: Sequence[str]) -> list[str]:
+    """Return names of variants.
+
+    Raises:
+        ValueError: if they are no list of texts.
+    """
+    if isinstance(values, str):
+        raise ValueError(f"{parameter}: got one string; give a list of names, such as ['A42G']")
+    names = list(values)
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"{parameter}: got {name!r} in the list; expected names as text")
+    return names
 
 
 def _refusal(kind: Kind, name: str, reason: str) -> ValueError:

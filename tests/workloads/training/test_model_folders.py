@@ -427,6 +427,15 @@ def test_names_of_weights_reach_the_terminal_escaped_and_cut(
     assert not set("\x1b\x07\x9b") & set(told) and len(told) < 4000
 
 
+def test_loading_says_nothing_about_shards(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records: list[logging.LogRecord] = []
+    plans = logging.getLogger("transformers.distributed.tensor_parallel")
+    monkeypatch.setattr(plans, "handle", records.append)
+    load_model(str(model))
+    assert not records
+    assert logging.getLogger("transformers.modeling_utils").filters == []
+
+
 @pytest.mark.parametrize("names", [[5], {"a": 1}, "EsmForMaskedLM"])
 def test_what_is_no_list_of_names_of_classes_is_none(names: Any, model: Path) -> None:
     change(model / "config.json", architectures=names)

@@ -522,6 +522,10 @@ def propose_violations(propose: ProposeConfig) -> Iterator[str]:
             "propose.direction: got null with propose.measured; set higher or lower, the direction of better "
             "values"
         )
+    for name in ("number", "max_mutations"):
+        value = getattr(propose, name)
+        if value < 1:
+            yield f"propose.{name}: got {value}; allowed from 1"
     for name in ("diversity", "exploration"):
         value = getattr(propose, name)
         if not 0 <= value < math.inf:

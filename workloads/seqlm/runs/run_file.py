@@ -46,7 +46,7 @@ _SHIPPED = Path(__file__).parents[1] / "configs"
 _LEAST = {
     0: "evaluate.packs evaluate.pseudo_perplexity_proteins inference.tokens_per_pack chat.questions",
     2: "explore.max_proteins",
-    1: "propose.number propose.max_mutations inference.part_residues "
+    1: "inference.part_residues "
     "bionemo.micro_batch_size bionemo.tensor_parallel_size "
     "bionemo.check_every_steps bionemo.dataset_workers chat.max_new_tokens chat.questions_at_once",
 }

@@ -44,19 +44,23 @@ def load_plain(kind: Any, name: str | Path, **options: Any) -> tuple[Any, list[s
         The model, and the names of its weights that are missing there.
     """
     report = logging.getLogger("transformers.modeling_utils")
-    level = report.level
-    report.setLevel(logging.ERROR)
+    # A level of its own would make transformers print the layers that are not sharded.
+    report.addFilter(_is_error)
     try:
         model, info = kind.from_pretrained(
             name, output_loading_info=True, trust_remote_code=False, **options
         )
     finally:
-        report.setLevel(level)
+        report.removeFilter(_is_error)
     keep_in_memory(model)
     unused = sorted(info["unexpected_keys"])
     if unused:
         note_once(f"{name}: the model does not use {len(unused)} weights: {shown_first(unused)}")
     return model, sorted(info["missing_keys"])
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
 
 
 def keep_in_memory(model: nn.Module) -> None:

@@ -281,6 +281,11 @@ def test_names_that_contradict_their_sequences_are_refused(tmp_path: Path) -> No
     table = write(tmp_path / "t.csv", swapped, header)
     with pytest.raises(ValueError, match=r"t\.csv:5: 'T3C': the sequence of this row has W there"):
         prepare_table(run_of(tmp_path, table, task={"wild_type": None}))
+    run = run_of(tmp_path, table, task={"wild_type": None, "first_position": 4})
+    with pytest.raises(
+        ValueError, match=r"44 of 45 fit if it has the number 1; if .* task\.first_position=1"
+    ):
+        prepare_table(run)
     two = [*gym, ("A1C", "C" + WILD[1:], 0.5)]
     table = write(tmp_path / "t.csv", two, header)
     with pytest.raises(ValueError, match=r"revert to 2 wild types: they have M and A as residue 1"):
@@ -350,6 +355,16 @@ def test_python_gives_the_split_of_a_run(tmp_path: Path) -> None:
         split_variants(WILD, ["K2W"], fold=5)
     with pytest.raises(ValueError, match="set first_position=1"):
         split_variants(WILD, ["K2W", "T3W", "I6W"], first_position=4)
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("kind: got None; allowed are random, contiguous", {"kind": None}),
+        ("variants: got one string", {"variants": "K2W"}),
+        ("first_position: got 1.5; expected a whole number", {"first_position": 1.5}),
+        ("validation_fraction: got 2; allowed are numbers between", {"validation_fraction": 2}),
+        ("wild_type: got None; expected a sequence", {"wild_type": None}),
+    ]
+    for message, options in wrong:
+        with pytest.raises(ValueError, match=message):
+            split_variants(**{"wild_type": WILD, "variants": ["K2W"], **options})
 
 
 RULES: dict[str, tuple[dict[str, Any], str]] = {

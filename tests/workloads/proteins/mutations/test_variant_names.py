@@ -11,6 +11,7 @@ import pytest
 from seqlm.proteins.alphabet import STANDARD_RESIDUES, THREE_LETTER_CODES, decode, encode
 from seqlm.proteins.mutations.fitting import check_numbering, parse_variant
 from seqlm.proteins.mutations.saturation import all_single_mutants
+from seqlm.proteins.mutations.similarity import num_common_residues
 
 
 class WildType(NamedTuple):
@@ -158,18 +159,28 @@ def test_wild_type(name: str) -> None:
         ("p.Ala4Xaa", "not a variant in HGVS"),
         ("A4", "'A4' is not a mutation"),
         ("4G", "'4G' is not a mutation"),
-        ("A0G", "'A0G' is not a mutation"),
-        ("A4G,", "'' is not a mutation"),
-        ("A4G:WT", "'WT' is not a mutation"),
+        ("A0G", "A0G: position 0 is outside w"),
+        ("A-4G", "A-4G: position -4 is outside w"),
+        ("A04G", "'A04G' is not a mutation"),
+        ("A4G,", "'' of 'A4G,' is not a mutation"),
+        ("A4G:WT", "'WT' of 'A4G:WT' is not a mutation"),
         ("A4B", f"A4B: B is not one of the residues {STANDARD_RESIDUES}"),
         ("A5G", "A5G: w has Y at position 5, not A"),
         ("A4_A8del", "A4_A8del: w has K at position 8, not A"),
         ("A99G", "A99G: position 99 is outside w, which has the positions 1 to 22"),
-        ("A4G:A4V", "two mutations change the residue at place 4"),
-        ("p.[Ala4_Ala7del;Tyr5Gly]", "two mutations change the residue at place 5"),
+        ("A4G:A4V", "two mutations change the residue at position 4"),
+        ("p.[Ala4_Ala7del;Tyr5Gly]", "two mutations change the residue at position 5"),
         ("p.Met1_Gln22del", "deletes all residues of w"),
         ("VDGV", "'VDGV' has 4 residues, and w has 22"),
-        ("W" * 22, "has 0 of the 22 residues of w; at least half must agree"),
+        ("W" * 22, "has 0 of the 22 residues of w; at least half, 11, must agree"),
+        (
+            "W" * 20,
+            "has 20 residues, of which 0 are in w (22 residues) in the same order; at least half",
+        ),
+        (
+            "GDNKLMTRWECPAVNDKLMTRWECPA",
+            "of which 6 are in w (22 residues) in the same order; at least half, 13, must agree",
+        ),
         ("A" + "9" * 5000 + "G", "is not a mutation"),
     ],
 )
@@ -185,6 +196,12 @@ def test_numbering_that_begins_elsewhere() -> None:
     assert sequence_of("p.Ala23_Ala26del", first_position=20) == sequence_of("p.Ala4_Ala7del")
     with pytest.raises(ValueError, match="which has the positions 20 to 41"):
         sequence_of("A4G", first_position=20)
+    with pytest.raises(ValueError, match="two mutations change the residue at position 23"):
+        sequence_of("A23G:A23V", first_position=20)
+    # Residues of a tag before the protein have numbers below 1.
+    assert sequence_of("M-2L:K-1R:T0S", first_position=-2) == "LRS" + SEQUENCE[3:]
+    names = [variant.name for variant in all_single_mutants(PROTEIN, first_position=-2)]
+    assert all(parse_variant(name, PROTEIN, first_position=-2).name == name for name in names)
 
 
 def test_another_numbering_is_named_and_not_applied() -> None:
@@ -196,6 +213,37 @@ def test_another_numbering_is_named_and_not_applied() -> None:
     check_numbering(["K100R"], PROTEIN)
     check_numbering([*names, "W24R"], PROTEIN)
     check_numbering(["WT", ""], PROTEIN)
+
+
+def test_a_wrong_name_among_many_does_not_hide_another_numbering() -> None:
+    names = [f"{letter}{place}C" for place, letter in enumerate(SEQUENCE, start=20)]
+    wrong = [*names[:18], "W40C", "M41C"]
+    with pytest.raises(ValueError, match=r"18 of 20 fit .* set inference\.first_position=20"):
+        check_numbering(wrong, PROTEIN)
+    check_numbering(wrong, PROTEIN, first_position=20)
+    # Fewer than nine tenths fit, or half of them fit the number that the user gives.
+    check_numbering([*wrong, "W39C"], PROTEIN)
+    repeat = [f"{letter}{place}C" for place, letter in enumerate("A" * 10 + "DEFGHIKLMN", start=1)]
+    tail = "C" * 20 + "A" * 10 + "DEFGHIKLMW"
+    check_numbering(repeat, WildType("half", encode("A" * 10 + tail)))
+    with pytest.raises(ValueError, match="19 of 20 fit if it has the number -29"):
+        check_numbering(repeat, WildType("fewer", encode("W" + "A" * 9 + tail)))
+
+
+def test_whole_sequences_of_other_lengths_need_residues_in_common() -> None:
+    longer = SEQUENCE[:4] + "GGSGGSGGSGGSGGSGGSGGS" + SEQUENCE[4:]
+    assert sequence_of(longer) == longer
+    assert sequence_of(SEQUENCE[11:]) == SEQUENCE[11:]
+    scattered = "M" + SEQUENCE[3:9] + "WW" + SEQUENCE[11:]
+    assert sequence_of(scattered) == scattered
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "common"),
+    [(b"ABCBDAB", b"BDCABA", 4), (b"", b"A", 0), (b"AB", b"BA", 1), (b"AXBYC", b"ABC", 3)],
+)
+def test_common_residues(one: bytes, other: bytes, common: int) -> None:
+    assert num_common_residues(one, other) == num_common_residues(other, one) == common
 
 
 def test_saturation() -> None:

@@ -68,7 +68,7 @@ def test_columns_may_have_joiners_in_their_names() -> None:
         ("H.E1A:V2G", "'V2G' names no chain; write H.V2G", Kind.BAD_MUTATION),
         ("H.D1A", "chain H of ab1 has E at position 1", Kind.OTHER_PROTEIN),
         ("L.T6A", "position 6 is outside chain L of ab1", Kind.OTHER_PROTEIN),
-        ("H.E1A:H.E1G", "two mutations change the residue at place 1", Kind.BAD_MUTATION),
+        ("H.E1A:H.E1G", "two mutations change the residue at position 1", Kind.BAD_MUTATION),
         ("H.EVQLR", "give the sequences of all chains", Kind.BAD_MUTATION),
         ("", "the name of the variant is empty", Kind.BAD_MUTATION),
     ],

@@ -52,7 +52,7 @@ def measured(of: Space, number: int) -> Measured:
     names = [of.name(row) for row in every[rows]]
     options = ProposeConfig(direction="higher")
     return measured_of(
-        dict(zip(names, values.tolist(), strict=True)), options, PROTEIN, of.first_position
+        zip(names, values.tolist(), strict=True), options, PROTEIN, of.first_position
     )
 
 
@@ -96,6 +96,16 @@ def test_a_space_that_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         space_of(WILD, positions, residues, 2)
+
+
+def test_positions_may_be_below_one() -> None:
+    of = space_of(WILD, ("-2-0", "5:A"), "AC", 1, first_position=-2)
+    names = [of.name(row) for row in of.all_variants()]
+    assert names == ["M-2A", "M-2C", "K-1A", "K-1C", "V0A", "V0C", "W5A"]
+    again = [parse_variant(name, PROTEIN, -2) for name in names]
+    assert np.array_equal(of.numbered(again), of.all_variants())
+    with pytest.raises(ValueError, match="has the positions -2 to 5"):
+        space_of(WILD, ("-3",), "AC", 1, first_position=-2)
 
 
 @pytest.mark.parametrize("similarity", [False, True])
@@ -157,7 +167,7 @@ def test_the_warm_start_follows_the_model_until_values_contradict() -> None:
     names = [of.name(row) for row in every[:40]]
     values = (-ZeroShot(of, scores)(every[:40])).tolist()
     options = ProposeConfig(direction="higher")
-    against = measured_of(dict(zip(names, values, strict=True)), options, PROTEIN, 1)
+    against = measured_of(zip(names, values, strict=True), options, PROTEIN, 1)
     left = ZeroShot(of, scores)(candidates.without(of, every, every[:40]))
     assert spearmanr(predicted(against, warm=True), left).statistic < -0.99
 
@@ -168,7 +178,7 @@ def test_measured_variants_of_equal_scores_do_not_exaggerate_those_of_others() -
     by_score = of.all_variants()[np.argsort(-ZeroShot(of, scores)(of.all_variants()))]
     names = [of.name(row) for row in by_score[:8]]
     options = ProposeConfig(direction="higher")
-    known = measured_of(dict(zip(names, range(8), strict=True)), options, PROTEIN, 1)
+    known = measured_of(zip(names, range(8), strict=True), options, PROTEIN, 1)
     found = after(of, known, scores)
     assert found.candidates.min() > -10 and found.candidates.max() < 17
 
@@ -248,12 +258,13 @@ def test_lower_values_are_better_if_the_user_says_so() -> None:
     of = space("1-4", residues="ACDEFGHIKL")
     higher = measured(of, 60)
     names = [of.name(row) for row in of.numbered(higher.variants)]
-    negative = dict(zip(names, (-higher.values.values).tolist(), strict=True))
+    negative = zip(names, (-higher.values.values).tolist(), strict=True)
     options = ProposeConfig(direction="lower")
     lower = after(of, measured_of(negative, options, PROTEIN, 1), direction="lower")
     for one, other in zip(after(of, higher).proposals, lower.proposals, strict=True):
         assert one.variant == other.variant
         assert one.predicted == pytest.approx(-other.predicted)
+        assert one.reason == other.reason and "high" not in other.reason
 
 
 def test_diversity_spreads_the_first_round() -> None:

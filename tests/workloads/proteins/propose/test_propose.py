@@ -6,6 +6,8 @@ import csv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import seqlm
@@ -143,10 +145,29 @@ def test_python_proposes_as_the_command_does(folder: Path, tiny_model: Path, run
     assert table["variant"].tolist() == [row["variant"] for row in rows]
     predicted = [float(row["predicted"]) for row in rows]
     assert table["predicted"].tolist() == pytest.approx(predicted, rel=1e-4)
+    repeated = pd.Series([1.5, np.float32(1.7), 2.5, 1], index=["K2A", "K2A", "G6A", "WT"])
+    again = model.propose(
+        WILD, repeated, direction="higher", number=6, positions=("2-6",), max_mutations=2
+    )
+    assert again["variant"].tolist() == table["variant"].tolist()
+    with pytest.raises(ValueError, match="expected one chain as text"):
+        model.propose(f"{WILD}|{WILD}")
     for measured, options, message in (
         ({"K2A": 1.0}, {}, "direction: got None"),
         ({"A2K": 1.0, "M1K": 2.0}, {"direction": "higher"}, "has K at position 2, not A"),
         ({"K2A": float("nan")}, {"direction": "higher"}, "expected a finite number"),
+        ({"K2A": "1.5"}, {"direction": "higher"}, "'K2A' has '1.5'; expected a finite number"),
+        ({"K2A": [1.0, None]}, {"direction": "higher"}, "'K2A' has 'None'; expected a finite"),
+        ({"K2A": []}, {"direction": "higher"}, "'K2A' has no value; leave it out"),
+        ({2: 1.0}, {"direction": "higher"}, "got the name 2; expected names as text"),
+        (
+            [("K2A", 1.0)],
+            {"direction": "higher"},
+            "measured: got list; expected values by the names",
+        ),
+        ({}, {"first_position": "x"}, "first_position: got 'x'; expected a whole number"),
+        ({}, {"number": 0}, "propose.number: got 0; allowed from 1"),
+        ({}, {"positions": ("99",)}, r"positions 1 to 10 \(first_position is"),
         ({}, {"batch": "nowhere"}, "propose.batch: "),
         ({}, {"nowhere": 1}, "propose.nowhere: no such field"),
     ):

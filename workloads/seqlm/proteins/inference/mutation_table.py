@@ -18,6 +18,7 @@ from seqlm.proteins.reading.rejects import OF_MUTATIONS, Reject, rejected
 from seqlm.training.data.source_file import note_once
 from seqlm.training.data.table_forms import Layout, TableForm
 from seqlm.training.data.table_rows import Cell, Problems, Table, TableUse
+from seqlm.training.strict_yaml import shown
 
 from .records import Protein, first_refused, nothing_used
 from .variant_scores import MASKED_MARGINALS, SCORES, score_of
@@ -167,7 +168,7 @@ def with_rejected_mutations(
     if num_proteins > 1 and table.has_rows_without_id:
         raise ValueError(
             f"inference.mutations: a row has no id, and the input has {num_proteins} proteins; give the "
-            "table a column id, filled in every row"
+            "table a column id, filled in every row, or name the column in inference.id_column"
         )
     yield from table.of_others(known)
     table.check_used()
@@ -236,6 +237,6 @@ def check_indels(variant: Variant, score: str) -> None:
     if not variant.keeps_length and not score_of(score).takes_indels:
         others = ", ".join(name for name, one in SCORES.items() if one.takes_indels)
         raise MutationError(
-            f"{variant.name} inserts or deletes residues, which {score} cannot score; use {others} "
+            f"{shown(variant.name)} inserts or deletes residues, which {score} cannot score; use {others} "
             "(inference.score)"
         )

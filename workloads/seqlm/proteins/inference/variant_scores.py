@@ -44,7 +44,7 @@ class VariantScore:
     passes: str
     """Number of proteins that the model reads for one wild type, as the documentation shows it."""
     exactness: str
-    """Limits of the score, as the documentation shows them."""
+    """Whether the score is exact, and what it leaves out, as the documentation shows it."""
     use: str
     """Use of the score, as the documentation shows it."""
     takes_indels: bool
@@ -127,7 +127,10 @@ SCORES: Mapping[str, VariantScore] = {
     MASKED_MARGINALS: VariantScore(
         formula="sum over i in M of log p(m_i \\| x without i) - log p(w_i \\| x without i)",
         passes="one per mutated place",
-        exactness="Several mutations are independent of each other.",
+        exactness=(
+            "For one mutation: it is the model's log odds of the two residues, given all others. Several "
+            "mutations are taken as independent of each other."
+        ),
         use="The default, and the best of the first three in that paper.",
         takes_indels=False,
         is_distribution=True,
@@ -137,7 +140,10 @@ SCORES: Mapping[str, VariantScore] = {
     "wild_type_marginals": VariantScore(
         formula="sum over i in M of log p(m_i \\| x) - log p(w_i \\| x)",
         passes="one",
-        exactness="As above, and the model sees the residue that it scores.",
+        exactness=(
+            "No. It approximates masked marginals, because the model sees the residue that it scores. "
+            "Several mutations are taken as independent."
+        ),
         use="Many proteins, or a first look: it is the fastest.",
         takes_indels=False,
         is_distribution=True,
@@ -147,7 +153,9 @@ SCORES: Mapping[str, VariantScore] = {
     "mutant_marginals": VariantScore(
         formula="sum over i in M of log p(m_i \\| y) - log p(w_i \\| y)",
         passes="one per variant",
-        exactness="The model sees the residues that it scores.",
+        exactness=(
+            "No. The other mutations of a variant count, but the model sees the residues that it scores."
+        ),
         use="Variants with several mutations that act on each other.",
         takes_indels=False,
         is_distribution=False,
@@ -158,7 +166,8 @@ SCORES: Mapping[str, VariantScore] = {
         formula="sum over all i of log p(m_i \\| y without i), less the same sum for x",
         passes="one per residue of the wild type and of each variant",
         exactness=(
-            "It leaves out no interaction. Each residue adds a negative number, so longer variants score "
+            "Yes: each residue is masked, and no interaction is left out. It is no log-likelihood, which "
+            "masked models do not define. Each residue adds a negative number, so longer variants score "
             "lower; compare variants of similar length."
         ),
         use="Insertions and deletions, which no other score takes; a few variants with many mutations.",

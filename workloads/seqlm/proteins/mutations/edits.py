@@ -129,13 +129,19 @@ def _place_of(edit: Edit) -> tuple[int, int]:
     return edit.start, edit.stop
 
 
-def check_apart(name: str, edits: Sequence[Edit]) -> None:
-    """Raise MutationError if two edits of a variant touch one residue, or insert at one place."""
+def check_apart(name: str, edits: Sequence[Edit], first_position: int = 1) -> None:
+    """Raise MutationError if two edits of a variant touch one residue, or insert at one place.
+
+    Args:
+        name: name of the variant for messages.
+        edits: edits of the variant.
+        first_position: number of the protein's first residue in names.
+    """
     by_place = sorted(edits, key=_place_of)
     for one, following in itertools.pairwise(by_place):
         if following.start < one.stop or following.start == one.start:
             raise MutationError(
-                f"{name}: two mutations change the residue at place {following.start + 1} of the protein; "
+                f"{name}: two mutations change the residue at position {following.start + first_position}; "
                 "give each residue one mutation"
             )
 

@@ -4,6 +4,7 @@ Each chain is numbered from ``first_position``. A variant may have mutations in 
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
@@ -24,8 +25,8 @@ from .fitting import (
     check_first,
     check_numbering,
     check_sequence,
+    fits_by_number,
     fitted,
-    fitting_numbers,
     parse_variant,
     stated_residues,
 )
@@ -35,7 +36,7 @@ from .saturation import all_single_mutants
 
 _JOINERS = " \t:,;+/_"
 """Characters between the mutations of a variant."""
-_NAMED_CHAIN = re.compile(r"(?:^|[\s:,;+/_])([^\s:,;+/_.]+)\.(?=[A-Za-z]\d|p\.)")
+_NAMED_CHAIN = re.compile(r"(?:^|[\s:,;+/_])([^\s:,;+/_.]+)\.(?=[A-Za-z]-?\d|p\.)")
 """Text before a point and a mutation, which is the name of a chain."""
 _SEQUENCE = re.compile(r"[A-Za-z]{2,}\*?")
 
@@ -63,20 +64,23 @@ class _InChain(NamedTuple):
     text: str
 
 
-def variant_named(name: str, protein: ChainedWildType, first_position: int = 1) -> Variant:
+def variant_named(
+    name: str, protein: ChainedWildType, first_position: int = 1, field: str = FIRST_POSITION
+) -> Variant:
     """Return the variant of a protein that a name describes.
 
     Args:
         name: name of the variant; with several chains, each mutation names its chain.
         protein: wild type.
         first_position: number of the first residue of each chain in names.
+        field: name of that number for the user.
 
     Raises:
         MutationError: if the name has another form, or does not fit the protein.
     """
     if not protein.chains:
         _check_no_chain(name, protein)
-        return parse_variant(name, protein, first_position)
+        return parse_variant(name, protein, first_position, field)
     wild = np.asarray(protein.tokens, dtype=np.uint8)
     unchanged = Variant(name, (), wild, linkers_of(protein.chains))
     text = name.strip()
@@ -86,7 +90,7 @@ def variant_named(name: str, protein: ChainedWildType, first_position: int = 1) 
     elif _is_wild_type(text):
         edits = ()
     else:
-        edits = _edits_in_chains(name, _parts(text, protein), protein, first_position)
+        edits = _edits_in_chains(name, _parts(text, protein), protein, first_position, field)
     return replace(unchanged, edits=edits)
 
 
@@ -108,13 +112,11 @@ def check_numbering_of(
     for name in names:
         for part in _readable_parts(name, protein):
             stated.setdefault(part.chain, set()).update(stated_residues([part.text]))
-    fits = [
-        fitting_numbers(residues, _chain_of(protein, _span_of(chain, protein)))
-        for chain, residues in stated.items()
-        if residues
-    ]
-    if fits:
-        check_first(protein.id, set.intersection(*fits), first_position, field)
+    fits = Counter[int]()
+    for chain, residues in stated.items():
+        fits += fits_by_number(residues, _chain_of(protein, _span_of(chain, protein)).tokens)
+    num_stated = sum(map(len, stated.values()))
+    check_first(protein.id, fits, num_stated, first_position, field)
 
 
 def single_mutants_of(protein: ChainedWildType, first_position: int = 1) -> list[Variant]:
@@ -225,7 +227,11 @@ def _readable_parts(name: str, protein: ChainedWildType) -> Iterator[_InChain]:
 
 
 def _edits_in_chains(
-    name: str, parts: Sequence[_InChain], protein: ChainedWildType, first_position: int
+    name: str,
+    parts: Sequence[_InChain],
+    protein: ChainedWildType,
+    first_position: int,
+    field: str,
 ) -> tuple[Edit, ...]:
     """Return the edits that the parts of a name describe.
 
@@ -249,7 +255,7 @@ def _edits_in_chains(
     edits: list[Edit] = []
     for chain, description in by_chain.items():
         span = _span_of(chain, protein)
-        variant = fitted(description, _chain_of(protein, span), first_position)
+        variant = fitted(description, _chain_of(protein, span), first_position, field)
         edits += [_moved(edit, span) for edit in variant.edits]
     return tuple(edits)
 

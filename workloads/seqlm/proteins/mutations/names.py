@@ -16,9 +16,11 @@ _SYNONYMOUS = "_sy"
 """Name that Enrich2 gives to all variants without a change in the protein, together."""
 _JOINER = re.compile(r"\s*[:,;+/_]\s*|\s+")
 """Text between several mutations of a variant."""
-_SHORT = re.compile(r"([A-Za-z])([1-9][0-9]{0,5})([A-Za-z*=])")
+_POSITION = r"(?:0|-?[1-9][0-9]{0,5})"
+"""Number of a residue. Residues before the numbered protein, such as those of a tag, have 0 and less."""
+_SHORT = re.compile(rf"([A-Za-z])({_POSITION})([A-Za-z*=])")
 """Residue of the wild type, position, and the new residue."""
-_ALTERNATIVES = re.compile(r"([A-Za-z][1-9][0-9]{0,5})([A-Za-z](?:/[A-Za-z])+)")
+_ALTERNATIVES = re.compile(rf"([A-Za-z]{_POSITION})([A-Za-z](?:/[A-Za-z])+)")
 """Mutation with several new residues, such as ``A24G/S``."""
 _SEQUENCE = re.compile(r"[A-Za-z]{2,}\*?")
 _STOP = "*"
@@ -58,7 +60,7 @@ def described(name: str) -> Description:
         return Description(name, sequence=text.removesuffix(_STOP).upper())
     if match := _ALTERNATIVES.fullmatch(text):
         _refuse_alternatives(text, match[1], match[2].split("/"))
-    return Description(name, tuple(_change(part) for part in _JOINER.split(text)))
+    return Description(name, tuple(_change(part, text) for part in _JOINER.split(text)))
 
 
 def _refuse_alternatives(text: str, place: str, residues: list[str]) -> None:
@@ -71,8 +73,12 @@ def _refuse_alternatives(text: str, place: str, residues: list[str]) -> None:
     )
 
 
-def _change(text: str) -> Change:
+def _change(text: str, name: str) -> Change:
     """Return the change that one mutation of a name describes.
+
+    Args:
+        text: mutation.
+        name: whole name, for messages.
 
     Raises:
         MutationError: if it has another form, or is a stop.
@@ -83,9 +89,10 @@ def _change(text: str) -> Change:
             return found[0]
     match = _SHORT.fullmatch(text)
     if match is None:
+        of_name = "" if text == name else f" of {shown(name)}"
         raise MutationError(
-            f"{shown(text)} is not a mutation; write the residue, its position and the new residue, A42G, or "
-            "A42G:K50R for several; deletions and insertions as in HGVS, p.Ala42del"
+            f"{shown(text)}{of_name} is not a mutation; write the residue, its position and the new residue, "
+            "A42G, or A42G:K50R for several; deletions and insertions as in HGVS, p.Ala42del"
         )
     wild = match[1].upper()
     number = int(match[2])

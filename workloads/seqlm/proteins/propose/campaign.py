@@ -27,10 +27,10 @@ LEADERS = 12_000
 MOST_EMBEDDED = 1_000
 """Candidates of the highest bounds that are embedded. A model reads each of them once."""
 LEAST_SPREAD = 1e-9
-ABOVE_BEST = "predicted above the best measured value"
-HIGHEST = "one of the highest predicted values"
-UNCERTAIN = "uncertain, and could be high"
-DRAWN = "highest of a draw of the predictions (Thompson sampling)"
+ABOVE_BEST = "predicted better than the best measured value"
+HIGHEST = "one of the best predicted values"
+UNCERTAIN = "uncertain, and could be among the best"
+DRAWN = "best of a draw of the predictions (Thompson sampling)"
 CONTROL = "control"
 
 Embed = Callable[[Sequence[str]], Singles]

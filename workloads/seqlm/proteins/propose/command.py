@@ -21,7 +21,7 @@ from seqlm.proteins.inference.records import Protein, records_of
 from seqlm.proteins.inference.variant_scores import SCORES, score_of
 from seqlm.proteins.mutations.edits import Edit, Variant
 from seqlm.proteins.mutations.errors import MutationError
-from seqlm.proteins.mutations.fitting import parse_variant
+from seqlm.proteins.mutations.fitting import FIRST_POSITION, parse_variant
 from seqlm.proteins.reading.rejects import Reject, write_rejects
 from seqlm.runs.inference_commands import HTML, MASKED_LM
 from seqlm.runs.run_file import RunFile
@@ -93,6 +93,7 @@ def proposals(
     options: ProposeConfig,
     score: str,
     first_position: int,
+    field: str = FIRST_POSITION,
 ) -> Round:
     """Return the next variants to measure.
 
@@ -103,13 +104,19 @@ def proposals(
         options: section of the run file.
         score: name of the score, a sum over mutations.
         first_position: number of the protein's first residue in names.
+        field: name of that number for the user.
 
     Raises:
         ValueError: if a control or position does not fit the protein, or no variant is left.
     """
-    controls = [_control(name, protein, first_position) for name in options.controls]
+    controls = [_control(name, protein, first_position, field) for name in options.controls]
     space = space_of(
-        protein.sequence, options.positions, options.residues, options.max_mutations, first_position
+        protein.sequence,
+        options.positions,
+        options.residues,
+        options.max_mutations,
+        first_position,
+        field,
     ).with_places([*measured.variants, *controls])
 
     def embed(sequences: Sequence[str]) -> Singles:
@@ -152,14 +159,14 @@ def _only_protein(config: RunFile) -> Protein:
     return found[0]
 
 
-def _control(name: str, protein: Protein, first_position: int) -> Variant:
+def _control(name: str, protein: Protein, first_position: int, field: str) -> Variant:
     """Return a control.
 
     Raises:
         ValueError: if it does not fit the protein, or inserts or deletes residues.
     """
     try:
-        variant = parse_variant(name, protein, first_position)
+        variant = parse_variant(name, protein, first_position, field)
     except MutationError as error:
         raise ValueError(f"propose.controls: {error}") from None
     if not variant.keeps_length:

@@ -1,8 +1,9 @@
 """Measured variants of a campaign: tables with a variant, a value, and maybe noise and round in each row."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +106,7 @@ def read_measured(
 
 
 def measured_of(
-    values: Mapping[str, float | Sequence[float]],
+    values: Iterable[tuple[object, object]],
     options: ProposeConfig,
     protein: WildType,
     first_position: int,
@@ -113,7 +114,7 @@ def measured_of(
     """Return measured variants from their values, or lists of replicates, by name.
 
     Args:
-        values: values by the names of variants.
+        values: name of each variant with its value or values.
         options: section of the run file.
         protein: wild type.
         first_position: number of the protein's first residue in names.
@@ -123,10 +124,19 @@ def measured_of(
     """
     rejects = _Rejected()
     rows = []
-    for name, found in values.items():
-        for value in [found] if isinstance(found, int | float) else found:
-            if not math.isfinite(value):
-                raise ValueError(f"measured: {shown(name)} has {value}; expected a finite number")
+    for name, found in values:
+        if not isinstance(name, str):
+            raise ValueError(f"measured: got the name {name!r}; expected names as text")
+        # Text, and what is no sequence of numbers, is its own only value.
+        is_single = isinstance(found, str) or not isinstance(found, Iterable)
+        replicates = [found] if is_single else list(found)  # type: ignore[call-overload]
+        if not replicates:
+            raise ValueError(f"measured: {shown(name)} has no value; leave it out")
+        for value in replicates:
+            if not isinstance(value, Real) or not math.isfinite(value):
+                raise ValueError(
+                    f"measured: {shown(name)} has {shown(str(value))}; expected a finite number"
+                )
             rows.append(_Row("measured", name, float(value), None, FIRST_ROUND))
     joined = _joined(rows, options, protein, first_position, rejects, "first_position")
     if rejects.found:
@@ -162,7 +172,7 @@ def _joined(
     last_round = 0
     for row in rows:
         try:
-            variant = parse_variant(row.variant, protein, first_position)
+            variant = parse_variant(row.variant, protein, first_position, field)
             if not variant.keeps_length:
                 raise MutationError(
                     f"{shown(row.variant)} inserts or deletes residues; proposals are substitutions, and "

@@ -15,11 +15,12 @@ import numpy.typing as npt
 
 from seqlm.proteins.alphabet import STANDARD_RESIDUES, TOKENS
 from seqlm.proteins.mutations.edits import Variant
+from seqlm.proteins.mutations.fitting import FIRST_POSITION
 from seqlm.training.strict_yaml import shown
 
 Mutations = npt.NDArray[np.int32]
 NUM_RESIDUES = len(STANDARD_RESIDUES)
-_POSITIONS = re.compile(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?(?::\s*([A-Za-z]+)\s*)?")
+_POSITIONS = re.compile(r"\s*(-?\d{1,6})\s*(?:-\s*(-?\d{1,6})\s*)?(?::\s*([A-Za-z]+)\s*)?")
 """Position or range, and the residues that it may get."""
 
 
@@ -167,6 +168,7 @@ def space_of(
     residues: str,
     max_mutations: int,
     first_position: int = 1,
+    field: str = FIRST_POSITION,
 ) -> Space:
     """Return the space that the run file describes.
 
@@ -176,11 +178,13 @@ def space_of(
         residues: residues that positions without a list of their own may get.
         max_mutations: largest number of mutations of a variant.
         first_position: number of the protein's first residue.
+        field: name of that number for the user.
 
     Raises:
         ValueError: if a position is outside the protein, or no variant is left.
     """
-    chosen = _chosen(wild, positions, _checked(residues, "propose.residues"), first_position)
+    residues = _checked(residues, "propose.residues")
+    chosen = _chosen(wild, positions, residues, first_position, field)
     allowed = {
         place: letters.replace(wild[place], "")
         for place, letters in sorted(chosen.items())
@@ -202,7 +206,7 @@ def space_of(
 
 
 def _chosen(
-    wild: str, positions: Sequence[str], residues: str, first_position: int
+    wild: str, positions: Sequence[str], residues: str, first_position: int, field: str
 ) -> Mapping[int, str]:
     """Return the residues of each place that may change."""
     if not positions:
@@ -217,11 +221,11 @@ def _chosen(
                 "residues, such as 39, 39-54 or 41:ACLF"
             )
         start = int(match[1])
-        end = int(match[2] or start)
+        end = start if match[2] is None else int(match[2])
         if not first_position <= start <= end <= last_position:
             raise ValueError(
                 f"propose.positions: got {shown(text)}; the protein has the positions {first_position} to "
-                f"{last_position} (inference.first_position is the number of its first residue)"
+                f"{last_position} ({field} is the number of its first residue)"
             )
         letters = _checked(match[3], f"propose.positions: {text}") if match[3] else residues
         for position in range(start, end + 1):

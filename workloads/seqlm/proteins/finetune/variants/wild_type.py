@@ -1,6 +1,7 @@
 """Wild type of the variants of a table: from the run file, or by reverting named mutations."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,14 @@ import numpy.typing as npt
 
 from seqlm.proteins.alphabet import TOKENS, decode
 from seqlm.proteins.finetune.fasta_table import ID, FastaTable
-from seqlm.proteins.mutations.changes import ChangeKind
+from seqlm.proteins.mutations.changes import Change, ChangeKind, Named
 from seqlm.proteins.mutations.errors import MutationError
-from seqlm.proteins.mutations.fitting import check_numbering, parse_variant
+from seqlm.proteins.mutations.fitting import (
+    check_first,
+    check_numbering,
+    fits_by_number,
+    parse_variant,
+)
 from seqlm.proteins.mutations.names import Description, described
 from seqlm.proteins.reading.policies import Kind, Reader
 from seqlm.proteins.reading.rejects import Reject, rejected
@@ -137,7 +143,8 @@ def reverted(rows: Sequence[NamedSequence], first_position: int, place: str) -> 
         place: column of the names, for messages.
 
     Raises:
-        ValueError: if a name does not fit its sequence, or the rows revert to no or several proteins.
+        ValueError: if a name does not fit its sequence, the rows revert to no or several proteins, or names
+            number the residues in another way.
     """
     problems = Problems()
     first: dict[bytes, NamedSequence] = {}
@@ -153,6 +160,8 @@ def reverted(rows: Sequence[NamedSequence], first_position: int, place: str) -> 
             continue
         if wild is not None:
             first.setdefault(wild, row)
+    if problems.count:
+        _check_first(rows, first_position, place)
     problems.raise_if_any(f"{place}, from which the wild type follows, or {GIVE_IT}")
     if not first:
         raise ValueError(f"no name in {place} is a substitution or WT; {GIVE_IT}")
@@ -165,6 +174,30 @@ def reverted(rows: Sequence[NamedSequence], first_position: int, place: str) -> 
         )
     [tokens] = first
     return WildTypeProtein(DEFAULT_ID, np.frombuffer(tokens, dtype=np.uint8))
+
+
+def _check_first(rows: Sequence[NamedSequence], first_position: int, place: str) -> None:
+    """Raise ValueError if the mutants of names are in their sequences with exactly one other numbering."""
+    fits = Counter[int]()
+    num_stated = 0
+    for row in rows:
+        try:
+            description = described(row.name)
+        except MutationError:
+            continue
+        mutants = {
+            Named(change.inserted, change.named[0].number)
+            for change in description.changes
+            if _is_substitution(change)
+        }
+        fits.update(fits_by_number(mutants, np.frombuffer(row.tokens, dtype=np.uint8)))
+        num_stated += len(mutants)
+    check_first(place, fits, num_stated, first_position, POSITION_FIELD)
+
+
+def _is_substitution(change: Change) -> bool:
+    is_one = len(change.named) == 1 and len(change.inserted) == 1
+    return is_one and change.kind is ChangeKind.REPLACED
 
 
 def _difference(one: bytes, other: bytes) -> str:
@@ -186,8 +219,7 @@ def _reverted(row: NamedSequence, description: Description, first_position: int)
         return None
     wild = bytearray(row.tokens)
     for change in description.changes:
-        is_substitution = change.kind is ChangeKind.REPLACED and len(change.inserted) == 1
-        if change.kind is not ChangeKind.SAME and not (is_substitution and len(change.named) == 1):
+        if change.kind is not ChangeKind.SAME and not _is_substitution(change):
             return None
         for named in change.named:
             place = named.number - first_position

@@ -10,7 +10,7 @@ def test_the_scripts_succeed_on_every_node(cluster: Cluster, lifecycle: Lifecycl
     for machine in cluster.machines:
         result = lifecycle.first_runs[machine.hostname]
         assert result.status == 0, f"{machine.hostname}:\n{result.output}"
-        assert "0 warnings" in result.output
+        assert "0 warnings" in result.output, result.output
     cluster.wait_for_slurm()
 
 

@@ -49,7 +49,7 @@ _INSTEAD = {
     "instance_groups": "merge groups of one type",
     "studio.profiles": "add these people in the console",
 }
-"""What to do with the rest of a list that is too long, by the list's place."""
+"""Fix beside removing items of a list that is too long, by the place of the list."""
 
 
 def field_violations(

@@ -42,10 +42,14 @@ _ADVICE = {
         "a text is allowed", "set a text, in quotes if YAML reads it as another type"
     ),
     "string_too_long": _Advice("{max_length} or fewer characters are allowed", "shorten it"),
-    "too_long": _Advice("{max_length} or fewer items are allowed", "remove some"),
     "too_short": _Advice("{min_length} or more items are allowed", "add some"),
 }
 _REQUIRED = "it is required"
+_INSTEAD = {
+    "instance_groups": "merge groups of one type",
+    "studio.profiles": "add these people in the console",
+}
+"""Fix beside removing items of a list that is too long, by the place of the list."""
 
 
 def field_violations(
@@ -73,8 +77,22 @@ def _violation(details: ErrorDetails, document: dict[str, Any], kind: type[Secti
         got = None
     elif details["type"].startswith("union_tag"):
         got = places.below(document, location)
+    elif details["type"] == "too_long":
+        return _too_long(details, places.path_of(location, document))
     advice = _advice(details, location, got, kind)
     return Violation(places.path_of(location, document), got, advice.allowed, advice.fix)
+
+
+def _too_long(details: ErrorDetails, path: str) -> Violation:
+    context = details["ctx"]
+    most = context["max_length"]
+    surplus = context["actual_length"] - most
+    fix = f"remove {surplus}"
+    if path in _INSTEAD:
+        fix += f", and {_INSTEAD[path]}"
+    return Violation(
+        path, f"{context['actual_length']} items", f"{most} or fewer items are allowed", fix
+    )
 
 
 def _advice(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from node_setup import host as host_module
 from node_setup.failure import SetupError
 from node_setup.host import Host
 
@@ -106,3 +107,13 @@ def test_waiting_without_success_tells_the_last_reason_and_its_remedy(
     with pytest.raises(SetupError) as caught:
         Host().wait_for(look, timeout_seconds=60, what="no guest", remedy="call")
     assert str(caught.value) == "no guest after 60 s: it is away. What to do: call"
+
+
+def test_nodes_that_begin_together_do_not_repeat_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(host_module, "time", SimpleNamespace(sleep=slept.append))
+    for _ in range(200):
+        Host().sleep(10)
+    assert len(set(slept)) > 190
+    assert 5 <= min(slept) < 7 and 13 < max(slept) <= 15
+    assert 9 < sum(slept) / len(slept) < 11

@@ -10,11 +10,23 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed
 
 DOWNLOADS = Subject("copies of downloads")
+MOST_FROM_INTERNET = 32
+"""Most nodes that download from the internet without a warning."""
 
 
 def check_mirror(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]:
     """Check that all copies exist; without them nodes fail, which shows only after a long wait."""
-    if cluster.node_setup.downloads == "internet" or not cluster.prometheus:
+    if not cluster.prometheus:
+        return
+    if cluster.node_setup.downloads == "internet":
+        num_nodes = sum(group.num_instances for group in cluster.instance_groups)
+        if num_nodes > MOST_FROM_INTERNET:
+            yield DOWNLOADS.warn(
+                f"{num_nodes} nodes download the software for metrics from GitHub and nvcr.io through one "
+                "address, which these services may limit",
+                f"{DEPLOY_STORAGE}, then `make mirror-downloads`; then set node_setup.downloads: "
+                "artifact_bucket",
+            )
         return
     if not is_deployed(aws, cluster, "storage"):
         yield DOWNLOADS.fail(

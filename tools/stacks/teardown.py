@@ -51,6 +51,10 @@ STUDIO_CONTENTS = (APPS, SPACES, PROFILES)
 """Contents of a Studio domain in the order of deletion."""
 CLUSTER_TAG = "tag:cluster.k8s.amazonaws.com/name"
 """Filter by the tag that the VPC CNI writes on each interface that it creates."""
+MOST_SHOWN = 8
+"""Most resources of a stack that are printed one by one."""
+RESOURCES_PER_LINE = 100
+"""Resources after which a line with their number is printed."""
 POLL_SECONDS = 10.0
 LIMIT_SECONDS = 3 * 3600.0
 """Time limit for the deletion of a stack. A large cluster or file system takes well under an hour;
@@ -144,7 +148,7 @@ def empty_bucket(s3: Any, bucket: str) -> int:
 
 
 def delete_stack(cloudformation: Any, stack: StackContents) -> None:
-    """Delete a stack, wait for the end, and print each resource that is deleted.
+    """Delete a stack, wait for the end, and print its progress.
 
     Raises:
         ValueError: if a resource cannot be deleted, with CloudFormation's reasons, or if it takes too long.
@@ -152,6 +156,7 @@ def delete_stack(cloudformation: Any, stack: StackContents) -> None:
     last = next((event["EventId"] for event in _events(cloudformation, stack, until=None)), None)
     cloudformation.delete_stack(StackName=stack.name)
     failures: list[str] = []
+    progress = _Progress()
     deadline = time.monotonic() + LIMIT_SECONDS
     # The first response may still have the state before the deletion.
     in_progress = {"DELETE_IN_PROGRESS", stack.status}
@@ -162,12 +167,15 @@ def delete_stack(cloudformation: Any, stack: StackContents) -> None:
         ]
         new_events = list(_events(cloudformation, stack, until=last))
         for event in reversed(new_events):
-            failures += _report(event)
+            progress.report(event)
+            failures += _failure(event)
         if new_events:
             last = new_events[0]["EventId"]
         if status == "DELETE_COMPLETE":
+            progress.conclude()
             return
         if status not in in_progress:
+            progress.conclude()
             reasons = (
                 "; ".join(failures)
                 or f"it is {status}; see its events in the CloudFormation console"
@@ -198,13 +206,40 @@ def _events(
             yield event
 
 
-def _report(event: dict[str, Any]) -> list[str]:
-    """Print an event, and return the reason if it is a failure."""
-    status = event["ResourceStatus"]
-    logical_id = event["LogicalResourceId"]
-    print(f"  {status:18} {logical_id} ({event['ResourceType']})", flush=True)
-    if status != "DELETE_FAILED" or event["ResourceType"] == "AWS::CloudFormation::Stack":
+class _Progress:
+    """Lines of a deletion: the first resources one by one, and then a line for many of them."""
+
+    def __init__(self) -> None:
+        self._num_shown = 0
+        self._num_more = 0
+
+    def report(self, event: dict[str, Any]) -> None:
+        """Print a resource whose deletion has ended, or count it."""
+        status = event["ResourceStatus"]
+        if status == "DELETE_IN_PROGRESS":
+            return
+        if self._num_shown < MOST_SHOWN or event["ResourceType"] == "AWS::CloudFormation::Stack":
+            self._num_shown += 1
+            print(
+                f"  {status:18} {event['LogicalResourceId']} ({event['ResourceType']})", flush=True
+            )
+            return
+        self._num_more += 1
+        if self._num_more % RESOURCES_PER_LINE == 0:
+            print(f"  and {self._num_more} more", flush=True)
+
+    def conclude(self) -> None:
+        if self._num_more % RESOURCES_PER_LINE:
+            print(f"  and {self._num_more} more", flush=True)
+
+
+def _failure(event: dict[str, Any]) -> list[str]:
+    """Return the reason of an event if it is a failure."""
+    if event["ResourceStatus"] != "DELETE_FAILED":
         return []
+    if event["ResourceType"] == "AWS::CloudFormation::Stack":
+        return []
+    logical_id = event["LogicalResourceId"]
     return [f"{logical_id}: {event.get('ResourceStatusReason', 'no reason given')}"]
 
 

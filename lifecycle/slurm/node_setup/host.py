@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import signal
 import stat
 import subprocess
@@ -15,6 +16,8 @@ from typing import IO, TypeVar
 from node_setup.failure import SetupError
 
 Found = TypeVar("Found")
+SPREAD = (0.5, 1.5)
+"""Bounds of the random factor of pauses."""
 SHOWN_CHARACTERS = 600
 """Length of the shown end of a failed command's output, where programs report the cause."""
 
@@ -139,7 +142,8 @@ class Host:
             raise
 
     def sleep(self, seconds: float) -> None:
-        time.sleep(seconds * self.patience)
+        """Sleep for about this time, so that nodes which begin together do not repeat together."""
+        time.sleep(seconds * random.uniform(*SPREAD) * self.patience)
 
     def wait_for(
         self,

@@ -88,3 +88,19 @@ def test_skips_clusters_that_need_no_copies(changes: dict[str, Any]) -> None:
         finding for finding in findings(aws, cluster) if finding.subject == "copies of downloads"
     ]
     assert ("s3", "ListObjectsV2") not in aws.calls
+
+
+@pytest.mark.parametrize(("num_workers", "is_warned"), [(31, False), (32, True)])
+def test_many_nodes_that_download_from_the_internet_are_warned_of(
+    num_workers: int, is_warned: bool
+) -> None:
+    cluster = with_group(shipped("slurm"), "workers", num_instances=num_workers)
+    found = [
+        finding
+        for finding in findings(empty_account(cluster), cluster)
+        if finding.subject == "copies of downloads"
+    ]
+    assert [finding.level for finding in found] == ["WARN"] * is_warned
+    if is_warned:
+        assert found[0].message.startswith("33 nodes download")
+        assert "artifact_bucket" in found[0].action

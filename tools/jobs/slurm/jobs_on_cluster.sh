@@ -4,7 +4,7 @@
 # MIB is the size up to which fetch sends a model or a table; what it does is in fetch_run.sh, which is sent ahead of this.
 set -euo pipefail
 
-readonly what="$1" folder="$2" largest_mib="${4:-0}" num_shown=5
+readonly what="$1" folder="$2" largest_mib="${4:-0}" num_shown=5 most_listed=60
 # The end of a file in which its last line of a kind is looked for. Metrics of a long run have gigabytes.
 readonly last_bytes=1048576
 job="${3:-}"
@@ -36,7 +36,11 @@ queue_state() {
 }
 
 status() {
-    squeue --user="$(id --user --name)" --format='%.10i %.30j %.12T %.12M %.6D %R'
+    local queue others
+    queue="$(squeue --user="$(id --user --name)" --format='%.10i %.30j %.12T %.12M %.6D %R')"
+    head --lines="$((most_listed + 1))" <<<"${queue}"
+    others="$(($(wc --lines <<<"${queue}") - most_listed - 1))"
+    [[ "${others}" -le 0 ]] || echo "and ${others} more jobs: squeue --user=\$USER"
     for job in $(newest_jobs "${num_shown}"); do
         [[ -d "${folder}/jobs/${job}" ]] || continue # its run was removed
         find_job

@@ -22,7 +22,7 @@ Run = Callable[..., tuple[int, str]]
 RECORDED = Path(__file__).parents[1] / "recorded/slurm_job.json"
 """Record of a job that commit a69db5705423 submitted."""
 SQUEUE = """#!/bin/bash
-[[ "$*" == *--user=* ]] && { echo "JOBID NAME STATE"; exit; }
+[[ "$*" == *--user=* ]] && { cat "$(dirname "$0")/queue"; exit; }
 cat "$(dirname "$0")/state" 2>/dev/null && exit
 cat "$(dirname "$0")/failure" >&2
 exit 1
@@ -47,6 +47,12 @@ class Place:
             (self.bin / name).write_text(text)
             (self.bin / name).chmod(0o755)
         self.fails_with(GONE)
+        self.queue(0)
+
+    def queue(self, num_jobs: int) -> None:
+        """Let the user have jobs in Slurm's queue."""
+        jobs = [f"{number} name PENDING" for number in range(num_jobs)]
+        (self.bin / "queue").write_text("\n".join(["JOBID NAME STATE", *jobs, ""]))
 
     def add(self, job: str, run: str, *, seconds: int) -> Path:
         """A job with a log; returns the run's folder. ``seconds`` order the jobs."""
@@ -112,6 +118,14 @@ def test_status_shows_the_queue_and_how_far_runs_are(place: Place, run: Run) -> 
     assert (
         '  metrics  {"kind": "train", "step": 5}' in said and "  log      [now] log of 12" in said
     )
+
+
+def test_status_of_many_jobs_fits_on_two_screens(place: Place, run: Run) -> None:
+    place.queue(60)
+    assert len(run("status")[1].splitlines()) == 61
+    place.queue(5000)
+    lines = run("status")[1].splitlines()
+    assert len(lines) == 62 and lines[-1] == "and 4940 more jobs: squeue --user=$USER"
 
 
 def test_tail_shows_the_last_job_and_ends_with_it(place: Place, run: Run) -> None:

@@ -251,30 +251,39 @@ def test_continues_after_the_terminal_is_lost(cluster: Cluster) -> None:
     assert log.endswith("done: the controller and 2 of 2 workers\n")
 
 
-def test_one_more_user_drains_no_node_and_waits_for_no_full_one(tmp_path: Path) -> None:
-    """Each node gets one job with the step alone, and a full one gets it first thing when it has room."""
+def test_one_more_user_drains_no_node(tmp_path: Path) -> None:
+    """Each node gets one job with the step alone."""
     cluster = Cluster(tmp_path, STEPS_AND_USERS)
-    full, held, free = "ip-10-0-0-31", "ip-10-0-0-32", "ip-10-0-0-33"
+    held, free = "ip-10-0-0-32", "ip-10-0-0-33"
     cluster.node(held, "IDLE+DRAIN", "node-setup: step touch failed; see the log")
     cluster.node(free)
-    cluster.set(f"busy-{full}")
-    result = cluster.apply("--only", "users", "--wait-minutes", "0.02")
+    result = cluster.apply("--only", "users", "--nodes", f"{held},{free}", "--wait-minutes", "2")
     assert result.status == 3, result.output
     assert cluster.visits == ["controller", free]
     assert f"{free}: done: 1 steps, 0 changes" in result.output
-    assert f"{full}: queued: full; job 13 runs as soon as a core is free" in result.output
-    assert (
-        "done: the controller and 2 of 3 workers, 1 of them when they have a free core"
-        in result.output
-    )
     assert f"NOT DONE: {held}: it is IDLE+DRAIN" in result.output
     calls = cluster.bundle.stand_ins.calls
-    started = [call.partition(" ")[0] for call in calls]
-    assert (started.count("srun"), started.count("sbatch"), started.count("scancel")) == (2, 1, 1)
+    assert len([call for call in calls if call.startswith("srun ")]) == 1
     assert not [call for call in calls if call.startswith(("scontrol update", "scontrol create"))]
-    (queued,) = (call for call in calls if call.startswith("sbatch "))
-    assert f" --nodelist={full} " in queued and " --priority=TOP " in queued
     # The script that fetches the others has lines of its own.
-    assert "\n".join(calls).count("NODE_SETUP_STEPS=users,slurm-accounts bash on_init") == 3
+    assert "NODE_SETUP_STEPS=users,slurm-accounts bash on_init" in "\n".join(calls)
     # The result of the last whole run stays.
     assert not (cluster.root / "var/lib/node-setup/state.json").exists()
+
+
+def test_one_more_user_waits_for_no_full_node(tmp_path: Path) -> None:
+    """The node gets the step before other jobs, when it has room."""
+    cluster = Cluster(tmp_path, STEPS_AND_USERS)
+    full = "ip-10-0-0-31"
+    cluster.set(f"busy-{full}")
+    result = cluster.apply("--only", "users", "--nodes", full, "--wait-minutes", "0.005")
+    assert result.status == 0, result.output
+    assert f"{full}: queued: full; job 13 runs as soon as a core is free" in result.output
+    assert "done: the controller and 1 of 1 workers, 1 of them when they have a free core" in (
+        result.output
+    )
+    calls = cluster.bundle.stand_ins.calls
+    assert [call for call in calls if call.startswith("scancel ")]
+    (queued,) = (call for call in calls if call.startswith("sbatch "))
+    assert f" --nodelist={full} " in queued and " --priority=TOP " in queued
+    assert "\n".join(calls).count("NODE_SETUP_STEPS=users,slurm-accounts bash on_init") == 2

@@ -10,6 +10,10 @@ from tests.cluster.patience import wait_until
 from tests.cluster.test_users import as_user, submit
 
 
+OPTIONS = {"MaxTime": "2-00:00:00", "DefaultTime": "04:00:00"}
+"""Options of the partition gpu in cluster.yaml, in Slurm's words."""
+
+
 def partition(cluster: Cluster, name: str) -> dict[str, str]:
     shown = cluster.controller.run(["scontrol", "--oneliner", "show", "partition"]).output
     return shown_options(shown)[name]
@@ -19,6 +23,15 @@ def reasons(cluster: Cluster, *options: str) -> set[str]:
     """Return the states of jobs in the queue, with the reasons of those that wait."""
     shown = cluster.controller.run(["squeue", "--noheader", *options, "--format=%T %r"]).output
     return set(shown.split("\n")) - {""}
+
+
+def wait_for_options(cluster: Cluster) -> None:
+    """Wait until the options are set. They are lost if slurmctld restarts, and the service looks once a minute."""
+    wait_until(
+        lambda: partition(cluster, "gpu").items() >= OPTIONS.items(),
+        "the options of the partition to be set",
+        seconds=90,
+    )
 
 
 def test_jobs_with_the_qos_of_another_account_are_refused(
@@ -34,6 +47,7 @@ def test_jobs_above_the_time_of_their_partition_wait(
     cluster: Cluster, lifecycle: Lifecycle
 ) -> None:
     """Slurm refuses them only with EnforcePartLimits."""
+    wait_for_options(cluster)
     job = submit(cluster.login, "ben", "--time=3-00:00", script="true")
     wait_until(
         lambda: reasons(cluster, f"--jobs={job}") == {"PENDING PartitionTimeLimit"},
@@ -58,15 +72,10 @@ def test_jobs_above_the_limit_of_their_qos_wait(cluster: Cluster, lifecycle: Lif
 
 
 def test_options_of_partitions_outlast_a_restart(cluster: Cluster, lifecycle: Lifecycle) -> None:
-    options = {"MaxTime": "2-00:00:00", "DefaultTime": "04:00:00"}
-    assert partition(cluster, "gpu").items() >= options.items()
+    wait_for_options(cluster)
     agent.restart_slurmctld(cluster.controller)
     assert partition(cluster, "gpu")["MaxTime"] == "UNLIMITED"
-    # It looks once a minute; a start is a look.
+    # A start of the service is a look.
     cluster.controller.run(["systemctl", "restart", "partition-options.service"])
-    wait_until(
-        lambda: partition(cluster, "gpu").items() >= options.items(),
-        "the options to be set again",
-        seconds=30,
-    )
+    wait_for_options(cluster)
     cluster.wait_for_slurm()

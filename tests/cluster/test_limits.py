@@ -9,7 +9,6 @@ from tests.cluster.lifecycle import Lifecycle
 from tests.cluster.patience import wait_until
 from tests.cluster.test_users import as_user, submit
 
-
 OPTIONS = {"MaxTime": "2-00:00:00", "DefaultTime": "04:00:00"}
 """Options of the partition gpu in cluster.yaml, in Slurm's words."""
 
@@ -26,7 +25,7 @@ def reasons(cluster: Cluster, *options: str) -> set[str]:
 
 
 def wait_for_options(cluster: Cluster) -> None:
-    """Wait until the options are set. They are lost if slurmctld restarts, and the service looks once a minute."""
+    """Wait until the options are set: a restart of slurmctld loses them, and the service looks once a minute."""
     wait_until(
         lambda: partition(cluster, "gpu").items() >= OPTIONS.items(),
         "the options of the partition to be set",

@@ -25,7 +25,7 @@ def reasons(cluster: Cluster, *options: str) -> set[str]:
 
 
 def wait_for_options(cluster: Cluster) -> None:
-    """Wait until the options are set: a restart of slurmctld loses them, and the service looks once a minute."""
+    """Wait until the options are set: a restart of slurmctld loses them for up to a minute."""
     wait_until(
         lambda: partition(cluster, "gpu").items() >= OPTIONS.items(),
         "the options of the partition to be set",

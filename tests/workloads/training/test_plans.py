@@ -159,6 +159,20 @@ def test_a_full_memory_is_no_error(
     assert np.array_equal(plan.members, stream.plan(0, 1).members)
 
 
+def test_a_folder_that_cannot_be_written_is_no_error(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: Path, **named: object) -> None:
+        raise PermissionError(13, "read-only")
+
+    monkeypatch.setattr(shared_plans, "IN_MEMORY", tmp_path)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setattr(Path, "mkdir", refused)
+    here = SimpleNamespace(world_size=4_096, is_first=True, gather=lambda mine: mine)
+    assert node_plans(stream_of(opened(False)), 4_096, here) is None  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("packs_per_step", "is_shared"), [(100, False), (4_096, True)])
 def test_only_large_steps_are_shared(
     packs_per_step: int,

@@ -41,7 +41,7 @@ _NAME = re.compile(rf"{PREFIX}(?P<launcher>[0-9]{{1,9}})-[0-9a-f]+")
 def node_plans(stream: PackStream, packs_per_step: int, here: Processes) -> "NodePlans | None":
     """Return the plans that the processes of a node share; None if a step has few blocks.
 
-    Every process calls this.
+    None also if files in memory cannot be written. Every process calls this.
 
     Args:
         stream: packs of the split.
@@ -59,7 +59,10 @@ def node_plans(stream: PackStream, packs_per_step: int, here: Processes) -> "Nod
     rank = int(os.environ["LOCAL_RANK"])
     if rank == 0:
         _remove_abandoned(parent)
-    return NodePlans(parent / f"{PREFIX}{os.getppid()}-{word}", rank, size)
+    try:
+        return NodePlans(parent / f"{PREFIX}{os.getppid()}-{word}", rank, size)
+    except OSError:
+        return None  # each process then plans all blocks
 
 
 def _blocks_per_step(stream: PackStream, packs_per_step: int) -> float:

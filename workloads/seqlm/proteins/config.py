@@ -174,7 +174,7 @@ class ProposeConfig:
     """Residues that positions without a list of their own may get."""
     max_mutations: int = 3
     """Largest number of mutations of a proposed variant."""
-    diversity: float = 1.0
+    diversity: float = 2.0
     """Weight of the diversity of the first round: the standard deviations of the score that a variant loses
     if it shares all its mutations with a chosen one. 0 takes the highest scores."""
     controls: tuple[str, ...] = ()

@@ -274,7 +274,9 @@ def test_mistakes_are_named(tmp_path: Path, case: str) -> None:
     assert not (tmp_path / "prepared").exists()
 
 
-def test_names_that_contradict_their_sequences_are_refused(tmp_path: Path) -> None:
+def test_names_that_contradict_their_sequences_are_refused_or_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     gym = [(name, sequence(name), value) for name, value in ROWS]
     header = ("mutant", "mutated_sequence", "DMS_score")
     swapped = [*gym[:3], (gym[4][0], *gym[3][1:]), *gym[5:]]
@@ -290,6 +292,10 @@ def test_names_that_contradict_their_sequences_are_refused(tmp_path: Path) -> No
     table = write(tmp_path / "t.csv", two, header)
     with pytest.raises(ValueError, match=r"revert to 2 wild types: they have M and A as residue 1"):
         prepare_table(run_of(tmp_path, table, task={"wild_type": None}))
+    table = write(tmp_path / "t.csv", swapped, header)
+    assert "other sequences than their names" not in capsys.readouterr().err
+    prepare_table(run_of(tmp_path, table))
+    assert "note: 1 row(s) have other sequences than their names" in capsys.readouterr().err
 
 
 def test_classes_are_not_averaged(tmp_path: Path) -> None:

@@ -120,3 +120,7 @@ def test_linkers_are_left_out_of_pseudo_log_likelihoods() -> None:
     [found] = score.compute(FixedProbabilities(), protein.tokens, wanted)  # type: ignore[arg-type]
     assert found == pytest.approx(of_variant - of_wild)
     assert score.num_reads(protein.tokens, wanted) == 10 + 9
+    repeated = [*wanted, variant_named("WT", protein), variant_named("H.V2del", protein)]
+    scores = score.compute(FixedProbabilities(), protein.tokens, repeated)  # type: ignore[arg-type]
+    assert scores == [found, 0.0, found]
+    assert score.num_reads(protein.tokens, repeated) == 10 + 9

@@ -72,7 +72,7 @@ def test_chains_are_named_by_letters_by_default() -> None:
 @pytest.mark.parametrize(
     ("names", "reason"),
     [
-        (["H"], "1 names of chains .* for 2 chains"),
+        (["H"], r"1 name\(s\) of chains .* for 2 chain"),
         (["H", "H"], "2 chains are called 'H'"),
         (["H", ""], "the name of a chain is ''"),
     ],

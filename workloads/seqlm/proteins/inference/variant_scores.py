@@ -85,13 +85,22 @@ def _mutant_marginals(
 def _pseudo_log_likelihoods(
     logs: LogProbabilities, wild: Tokens, wanted: Sequence[Variant]
 ) -> list[float]:
-    unchanged = wanted[0].unchanged
-    of_wild = pseudo_log_likelihood(logs, wild, unchanged.scored_places.tolist())
-    scores = []
-    for variant in wanted:
-        places = variant.scored_places.tolist()
-        scores.append(pseudo_log_likelihood(logs, variant.tokens, places) - of_wild)
-    return scores
+    found = {
+        name: pseudo_log_likelihood(logs, variant.tokens, variant.scored_places.tolist())
+        for name, variant in _different(wanted).items()
+    }
+    of_wild = found[_identity(wanted[0].unchanged)]
+    return [found[_identity(variant)] - of_wild for variant in wanted]
+
+
+def _different(wanted: Sequence[Variant]) -> dict[tuple[bytes, bytes], Variant]:
+    """Return the wild type and each variant once, however they are called."""
+    return {_identity(variant): variant for variant in [wanted[0].unchanged, *wanted]}
+
+
+def _identity(variant: Variant) -> tuple[bytes, bytes]:
+    """Return what the pseudo-log-likelihood of a variant depends on."""
+    return variant.tokens.tobytes(), variant.scored_places.tobytes()
 
 
 def pseudo_log_likelihood(logs: LogProbabilities, protein: Tokens, places: Sequence[int]) -> float:
@@ -164,7 +173,7 @@ SCORES: Mapping[str, VariantScore] = {
     ),
     "pseudo_log_likelihood": VariantScore(
         formula="sum over all i of log p(m_i \\| y without i), less the same sum for x",
-        passes="one per residue of the wild type and of each variant",
+        passes="one per residue of the wild type and of each different variant",
         exactness=(
             "Yes: each residue is masked, and no interaction is left out. It is no log-likelihood, which "
             "masked models do not define. Each residue adds a negative number, so longer variants score "
@@ -175,7 +184,7 @@ SCORES: Mapping[str, VariantScore] = {
         is_distribution=False,
         compute=_pseudo_log_likelihoods,
         num_reads=lambda wild, wanted: sum(
-            len(one.scored_places) for one in [wanted[0].unchanged, *wanted]
+            len(one.scored_places) for one in _different(wanted).values()
         ),
     ),
 }

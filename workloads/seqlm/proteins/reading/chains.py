@@ -146,8 +146,8 @@ def named_texts(text: str, names: Sequence[str] | None) -> list[tuple[str, str]]
         names = default_names(len(texts))
     if len(names) != len(texts):
         raise ChainError(
-            f"{len(names)} names of chains ({', '.join(map(shown, names))}) for {len(texts)} chains; name "
-            "each chain once, as in chains=H,L"
+            f"got {len(names)} name(s) of chains ({', '.join(map(shown, names))}) for {len(texts)} chain(s); "
+            "name each chain once, as in chains=H,L"
         )
     check_names(names)
     return list(zip(names, texts, strict=True))

@@ -38,15 +38,28 @@ _PDB_RECORDS = (
     "EXPDTA",
     "NUMMDL",
     "AUTHOR",
+    "KEYWDS",
+    "REVDAT",
+    "JRNL",
     "REMARK",
     "PARENT",
+    "DBREF",
+    "DBREF1",
+    "SEQADV",
     "SEQRES",
+    "MODRES",
+    "HET",
+    "HETNAM",
+    "HELIX",
+    "SHEET",
+    "SSBOND",
     "CRYST1",
     "MODEL",
     "ATOM",
     "HETATM",
 )
-"""Names of the records with which PDB files begin. Of these, PARENT is CASP's, as ESMFold writes it."""
+"""Names of the records with which PDB files begin. Of these, PARENT is CASP's, as ESMFold writes it. Programs
+that write no header begin with one of the later ones, such as gemmi with HET."""
 _NAME_CHARACTERS = 6
 """Characters of the name of a record, with the blanks behind it."""
 

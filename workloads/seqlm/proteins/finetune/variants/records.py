@@ -14,7 +14,8 @@ from seqlm.proteins.finetune.labels import Labels
 from seqlm.proteins.finetune.table import Record, first_of
 from seqlm.proteins.mutations.edits import Variant
 from seqlm.proteins.mutations.errors import MutationError
-from seqlm.proteins.mutations.fitting import variant_of
+from seqlm.proteins.mutations.fitting import fitted, variant_of
+from seqlm.proteins.mutations.names import described
 from seqlm.proteins.mutations.spelling import spelt
 from seqlm.proteins.reading.policies import Kind, Reader
 from seqlm.proteins.reading.rejects import Reject, rejected, stopped
@@ -25,7 +26,15 @@ from seqlm.training.data.workspace import say
 from seqlm.training.strict_yaml import shown
 
 from .kinds import FIRST_FOLD, FOLDS, MAX_TRAIN_MUTATIONS, VARIANT_SPLITS, Choice, Placed
-from .wild_type import FIELD, GIVE_IT, NamedSequence, WildTypeProtein, reverted, text_of
+from .wild_type import (
+    FIELD,
+    GIVE_IT,
+    POSITION_FIELD,
+    NamedSequence,
+    WildTypeProtein,
+    reverted,
+    text_of,
+)
 
 FACT = "variants"
 """Name of the facts about the variants in ``labels.json``."""
@@ -121,6 +130,8 @@ def measured_variants(
     """
     if wild is None:
         wild = _reverted(task, records)
+    else:
+        _note_other_names(task, records, wild)
     problems = Problems()
     rejects: list[Reject] = []
     groups: dict[bytes, list[int]] = {}
@@ -188,6 +199,34 @@ def _reverted(task: TaskConfig, records: Sequence[Record]) -> WildTypeProtein:
         for record in records
     ]
     return reverted(named, task.first_position, f"the column {column!r}")
+
+
+def _note_other_names(task: TaskConfig, records: Sequence[Record], wild: WildTypeProtein) -> None:
+    """Print how many names describe other sequences than those of their rows, which count."""
+    column = task.mutation_column
+    if column is None:
+        return
+    others = []
+    for record in records:
+        name = text_of(record.cells.get(column))
+        try:
+            description = described(name)
+        except MutationError:
+            continue
+        try:
+            is_same = (
+                fitted(description, wild, task.first_position).tokens.tobytes() == record.tokens
+            )
+        except MutationError:
+            is_same = False
+        if not is_same:
+            others.append(f"{shown(name)} ({record.where})")
+    if others:
+        say(
+            f"note: {len(others):,} row(s) have other sequences than their names in the column "
+            f"{shown(column)} say, such as {others[0]}; the sequences count. Check the names and "
+            f"{POSITION_FIELD}"
+        )
 
 
 def _joined(

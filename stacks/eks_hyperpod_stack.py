@@ -123,7 +123,8 @@ class EksHyperPodStack(Stack):
             _instance_group(
                 group,
                 network,
-                node_roles.existing_node_role(self, group) or created[0],
+                node_roles.existing_node_role(self, f"ExistingRole-{group.name}", group=group)
+                or created[0],
                 entry.source_s3_uri,
                 key,
             )
@@ -186,7 +187,7 @@ class EksHyperPodStack(Stack):
         if cluster.autoscaling == "karpenter":
             role: iam.IRole
             if cluster.autoscaling_role:
-                role = existing_role(self, "AutoscalingRole", cluster.autoscaling_role)
+                role = existing_role(self, "AutoscalingRole", role=cluster.autoscaling_role)
             else:
                 role = node_roles.autoscaling_role(self, "AutoscalingRole", key=key)
             properties["cluster_role"] = role.role_arn

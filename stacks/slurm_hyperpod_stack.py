@@ -88,7 +88,10 @@ class SlurmHyperPodStack(Stack):
             )
             roles[role] = created.role
         role_of = {
-            group.name: node_roles.existing_node_role(self, group) or roles[group.role]
+            group.name: node_roles.existing_node_role(
+                self, f"ExistingRole-{group.name}", group=group
+            )
+            or roles[group.role]
             for group in cluster.instance_groups
         }
         files = Construct(self, "NodeFiles")

@@ -78,7 +78,7 @@ class KubernetesCluster(Construct):
             retention_days=kubernetes.control_plane_log_days,
             log_group_name=names.control_plane_log_group,
         )
-        role = existing_role(self, "Role", kubernetes.role) if kubernetes.role else None
+        role = existing_role(self, "Role", role=kubernetes.role) if kubernetes.role else None
         cluster = eks.Cluster(
             self,
             "Cluster",

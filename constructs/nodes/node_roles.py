@@ -60,11 +60,13 @@ class NodeRole(Construct):
             acknowledge(self.role, {finding: "the cluster file requests it by iam.node_policy"})
 
 
-def existing_node_role(scope: Construct, group: InstanceGroup) -> iam.IRole | None:
+def existing_node_role(
+    scope: Construct, construct_id: str, *, group: InstanceGroup
+) -> iam.IRole | None:
     """Return the existing role of a group's nodes; None if the stack creates it."""
     if group.execution_role is None:
         return None
-    return existing_role(scope, f"ExistingRole-{group.name}", group.execution_role)
+    return existing_role(scope, construct_id, role=group.execution_role)
 
 
 def autoscaling_role(scope: Construct, construct_id: str, *, key: kms.IKey | None) -> iam.Role:

@@ -10,16 +10,18 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
 from benchmarks import report
-from benchmarks.acceptance import main
+from benchmarks.acceptance import LINES_FILE, main
 from benchmarks.case import Case, Settings, read_lines
 from benchmarks.report import write_tables
 from benchmarks.stages import attention, ceilings, kernels, profile, quality, speed, versus
 from seqlm.training.kernels import KERNELS
+from tests.benchmarks.forked_workers import CONTEXT, ForkedWorker, start_server
 
 REPOSITORY = Path(__file__).parents[2]
 STAGES = {
@@ -71,13 +73,18 @@ def settings(data: Path) -> Settings:
     return Settings(data, torch.device("cpu"), rehearsal=True)
 
 
+SAME_AT_ALL_SIZES = ("attention", "kernels")
+"""Stages that rehearse every size with the same tiny model and packs of the same length."""
+
+
 def rehearsed_cases() -> list[Case]:
     """Cases of a GPU; of those that differ in their numbers alone, one."""
     settings = Settings(Path("unused"), torch.device("cpu"), rehearsal=True)
     found = [case for stage in STAGES.values() for case in stage.cases(settings)]
+    sizes = {case: "" if case.stage in SAME_AT_ALL_SIZES else case.size for case in found}
     return list(
         {
-            (case.stage, case.size, case.contestant, tuple(case.values)): case for case in found
+            (case.stage, sizes[case], case.contestant, tuple(case.values)): case for case in found
         }.values()
     )
 
@@ -110,9 +117,8 @@ def test_case(case: Case, settings: Settings) -> None:
 @pytest.mark.long
 def test_contestants_in_turns(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     # A fork of a process that has imported everything. After CUDA's start only a new one will do.
-    forkserver = multiprocessing.get_context("forkserver")
-    forkserver.set_forkserver_preload(["benchmarks.trainers", "benchmarks.ours"])
-    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forkserver)
+    start_server()
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: CONTEXT)
     recorded: list[dict[str, Any]] = []
     settings = replace(settings, record=recorded.append)
     found = versus.run(versus.cases(settings)[0], settings)
@@ -129,8 +135,27 @@ def test_contestants_in_turns(settings: Settings, monkeypatch: pytest.MonkeyPatc
     assert found["contestants"]["guidance"]["fill"] < found["contestants"]["ours"]["fill"]
 
 
-def run(*arguments: object, out: Path, fake: Path) -> tuple[list[dict[str, Any]], str]:
-    """Lines and messages of an acceptance run that also finds the stages in ``fake``."""
+def run_here(
+    *arguments: object, out: Path, capsys: pytest.CaptureFixture[str]
+) -> tuple[list[dict[str, Any]], str]:
+    """Lines and messages of an acceptance run in this process, whose workers are forked."""
+    has_failed = False
+    with (
+        mock.patch.dict(os.environ, GIT_SHA="abc", CUDA_VISIBLE_DEVICES=""),
+        mock.patch.object(subprocess, "Popen", ForkedWorker),
+    ):
+        try:
+            main([*map(str, arguments), "--out", str(out)])
+        except SystemExit as end:
+            assert end.code == 1, end
+            has_failed = True
+    said = capsys.readouterr().err
+    assert has_failed == (" failed" in said.splitlines()[-1]), said
+    return read_lines([out / LINES_FILE]), said
+
+
+def run(*arguments: object, out: Path, fake: Path) -> list[dict[str, Any]]:
+    """Lines of a run that also finds the stages in ``fake``, in processes as a user starts them."""
     command = [
         sys.executable,
         "-m",
@@ -142,22 +167,27 @@ def run(*arguments: object, out: Path, fake: Path) -> tuple[list[dict[str, Any]]
     environment = {
         **os.environ,
         "PYTHONPATH": f"{REPOSITORY}/workloads:{REPOSITORY}:{fake}",
-        "GIT_SHA": "abc",
+        "CUDA_VISIBLE_DEVICES": "",
     }
-    environment["CUDA_VISIBLE_DEVICES"] = ""
     done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True)
-    assert done.returncode == int(" failed" in done.stderr.splitlines()[-1]), done.stderr
-    return read_lines([out / "acceptance.jsonl"]), done.stderr
+    assert done.returncode == 0, done.stderr
+    return read_lines([out / LINES_FILE])
 
 
 @pytest.mark.long
-def test_no_case_ends_another(data: Path, tmp_path: Path) -> None:
+def test_no_case_ends_another(
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     stages = tmp_path / "benchmarks" / "stages"
     stages.mkdir(parents=True)
     (stages / "fake.py").write_text(FAKE_STAGE)
     (stages / "broken.py").write_text("import a_package_that_is_missing\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     given = ("--data", data, "--stages", "broken,fake", "--until", "1000", "--window", "3")
-    lines, said = run(*given, out=tmp_path / "out", fake=tmp_path)
+    lines, said = run_here(*given, out=tmp_path / "out", capsys=capsys)
     found = {line["contestant"]: line for line in lines}  # the last line of each case
     assert {name: line["verdict"] for name, line in found.items()} == {
         "-": "failed",
@@ -196,13 +226,13 @@ def test_no_case_ends_another(data: Path, tmp_path: Path) -> None:
     assert "fake/-/long/x=1: not started" in said
     # What is done, elsewhere too, is not run again; what failed is.
     again = ("--data", data, "--stages", "fake", "--only", "/fails/", "/works/", "/full/", "/cut/")
-    before = ("--done", tmp_path / "out" / "acceptance.jsonl")
-    lines, said = run(*again, *before, out=tmp_path / "next", fake=tmp_path)
+    before = ("--done", tmp_path / "out" / LINES_FILE)
+    lines, said = run_here(*again, *before, out=tmp_path / "next", capsys=capsys)
     assert [line["contestant"] for line in lines] == ["fails", "cut", "cut", "cut"]
     assert "done before: fake/-/full/x=1, fake/-/works/x=1" in said
     # Lines of other kernels are those of other cases.
     others = ("--data", data, "--stages", "fake", "--only", "/works/", "--kernels", "off")
-    lines, said = run(*others, *before, out=tmp_path / "off", fake=tmp_path)
+    lines = run(*others, *before, out=tmp_path / "off", fake=tmp_path)
     assert [(line["contestant"], line["kernels"]) for line in lines] == [("works", "off")]
 
 

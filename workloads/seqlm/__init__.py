@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         read_structure,
         sample_structure,
         sample_table,
+        scorecard,
         split_variants,
     )
 
@@ -30,6 +31,7 @@ __all__ = [
     "read_structure",
     "sample_structure",
     "sample_table",
+    "scorecard",
     "split_variants",
 ]
 __version__: str

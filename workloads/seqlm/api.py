@@ -25,6 +25,7 @@ import pyarrow as pa
 import torch
 from tqdm import tqdm
 
+from seqlm.commands.scored_models import scorecard as scorecard
 from seqlm.proteins.config import (
     ProposeConfig,
     SplitConfig,

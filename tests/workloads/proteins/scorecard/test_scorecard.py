@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import seqlm
 from seqlm.commands import inference
 from seqlm.proteins.contacts.head import chains
 from seqlm.proteins.scorecard import command, localization, sequence_parts, structure_parts
@@ -164,6 +165,29 @@ def test_several_models_stand_side_by_side_and_become_references(
     [row] = json.loads((tmp_path / "scorecard.json").read_text())["scores"]
     assert row["known"] == {models[2]: pytest.approx(first)}
     assert 'class="line known"' in (tmp_path / "scorecard.html").read_text()
+
+
+def test_python_scores_as_the_command_does(
+    run_file: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "PARTS", (sequence_parts.SyntheticAssay,))
+    models = [str(tmp_path / name / "model") for name in ("a", "b")]
+    for model in models:
+        shutil.copytree(tiny_model, model)
+    page = tmp_path / "compared.html"
+    fields = (f"data.path={load_config(run_file).data.path}", "train.precision=fp32")
+    table = seqlm.scorecard(models, page, *fields)
+    assert table["model"].tolist() == models
+    document = json.loads((tmp_path / "compared.json").read_text())
+    values = [one["scores"][0]["value"] for one in document["models"]]
+    assert table["value"].tolist() == pytest.approx(values)
+    assert page.read_text().count('class="line model"') == 2
+    with pytest.raises(ValueError, match=r"is the scorecard of .*; name another inference\.output"):
+        seqlm.scorecard(models[0], page, *fields)
+    with pytest.raises(ValueError, match="models: got none"):
+        seqlm.scorecard([])
+    with pytest.raises(ValueError, match="there is no folder"):
+        seqlm.scorecard("no/such/folder", page, *fields)
 
 
 def test_wrong_lists_of_models_are_refused(

@@ -1,4 +1,4 @@
-"""Names and tags of stacks and resources, for constructs and for tools that look resources up."""
+"""Names and tags of stacks and resources, also of existing roles, for constructs and for tools."""
 
 from typing import NamedTuple
 
@@ -95,3 +95,15 @@ TRAINING_UID = 10001
 def job_namespaces(cluster: EksCluster) -> list[str]:
     """Return the namespaces in which jobs may run: each team's, or the common one."""
     return [team_namespace(team.name) for team in cluster.teams] or [COMMON_NAMESPACE]
+
+
+def existing_roles(cluster: Cluster) -> dict[str, str]:
+    """Return names or ARNs of the existing roles, by their places in the file."""
+    places = {
+        f"instance_groups[{group.name}].execution_role": group.execution_role
+        for group in cluster.instance_groups
+    }
+    if isinstance(cluster, EksCluster):
+        places["kubernetes.role"] = cluster.kubernetes.role
+        places["autoscaling_role"] = cluster.autoscaling_role
+    return {place: role for place, role in places.items() if role is not None}

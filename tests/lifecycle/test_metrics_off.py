@@ -7,7 +7,13 @@ from pathlib import Path
 from node_setup.node import FILES
 from node_setup.settings import Settings, read_section
 from node_setup.step import steps_for
-from node_setup.steps import STEPS, managed_mlflow, metrics_off
+from node_setup.steps import (
+    STEPS,
+    bucket_mount,
+    managed_mlflow,
+    metrics_off,
+    slurm_partitions,
+)
 from tests.lifecycle.node import StandIns, node_of
 
 
@@ -42,9 +48,14 @@ def test_a_unit_of_somebody_elses_stays(tmp_path: Path, stand_ins: StandIns) -> 
 
 
 def test_every_unit_of_the_metrics_is_known() -> None:
-    """All but the folders of containers, jobs' credentials and Studio's, which have their own switches."""
+    """Units of other steps have switches of their own."""
     units = {path.name for path in (FILES / "units").glob("*.service")}
-    others = {"container-folders.service", managed_mlflow.UNIT}
+    others = {
+        "container-folders.service",
+        bucket_mount.UNIT,
+        managed_mlflow.UNIT,
+        slurm_partitions.UNIT,
+    }
     others |= {unit for unit in units if unit.startswith("studio-")}
     assert set(metrics_off.UNITS) == units - others
 

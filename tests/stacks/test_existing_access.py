@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from config.existing_roles import existing_roles
+from config.resource_names import existing_roles
 from tests.stacks.base_templates import strings_in
 from tests.stacks.intrinsics import ACCOUNT, Evaluator
 from tests.stacks.synthesized import Templates, load, read_templates, resources, synthesize

@@ -7,9 +7,8 @@ from urllib.parse import unquote
 
 from config.cluster import Cluster, ExistingVpc, existing_security_groups
 from config.eks_cluster import EksCluster
-from config.existing_roles import existing_roles
 from config.facts.instance_catalogue import instance_type
-from config.resource_names import artifact_bucket
+from config.resource_names import artifact_bucket, existing_roles
 from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
 

@@ -17,9 +17,8 @@ from cfnlint.schema import PROVIDER_SCHEMA_MANAGER, ResourceNotFoundError  # typ
 
 from config.cluster import Cluster
 from config.eks_cluster import EksCluster
-from config.existing_roles import existing_roles
 from config.reading.loader import load_cluster
-from config.resource_names import construct_ids, stack_names, wanted_stacks
+from config.resource_names import construct_ids, existing_roles, stack_names, wanted_stacks
 from tools.command_line import cluster_parser, run_command
 from tools.stacks.diff import ASSEMBLY
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from config.cluster import Cluster
-from config.existing_roles import existing_roles
+from config.resource_names import existing_roles
 from config.slurm_cluster import SlurmCluster
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped, shipped_eks, with_group

@@ -36,6 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
     ]
     if not all(path.resolve().is_relative_to(GPU_TESTS) for path in wanted):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        # Processes that compile for a test's process import torch first, and then have next to nothing to do.
+        os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

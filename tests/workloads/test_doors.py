@@ -27,6 +27,7 @@ from seqlm.runs.inference_commands import (
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.runs.schema import json_schema
 from tests.workloads.proteins.finetune.labelled_proteins import TASKS, write_task_file
+from tests.workloads.training.training_runs import curves_not_drawn
 
 BOTH_FAMILIES = {"test_every_pooling_is_computed"}
 SEQUENCE = "MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ"
@@ -79,7 +80,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def fine_tuned(folder: Path, tiny_model: Path, kind: str) -> RunFile:
     """Train a task for three steps."""
     config = load_config(write_task_file(folder, tiny_model, kind), ["train.max_steps=3"])
-    train(config)
+    with curves_not_drawn():
+        train(config)
     return config
 
 

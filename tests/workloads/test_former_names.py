@@ -16,7 +16,14 @@ from seqlm.training.hardware import git_sha
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "workloads" / "seqlm"
-PRINT_COMMIT = "from seqlm.training.hardware import git_sha; print(git_sha())"
+PRINT_COMMITS = """
+import os
+from seqlm.training.hardware import git_sha
+print(git_sha())
+os.environ["GIT_SHA"] = "c0ffee"
+print(git_sha())
+"""
+"""Outside an image, and as in one."""
 
 
 def test_the_former_module_names_the_new_one() -> None:
@@ -56,20 +63,6 @@ def test_the_package_has_a_version_and_lazy_names() -> None:
     assert len(seqlm.sample_table()) == 5347
 
 
-def commit_of(package: Path, folder: Path, **environment: str) -> str:
-    """Return the commit that a run records with this copy of the package."""
-    variables = {name: value for name, value in os.environ.items() if name != "GIT_SHA"}
-    done = subprocess.run(
-        [sys.executable, "-c", PRINT_COMMIT],
-        cwd=folder,
-        env={**variables, "PYTHONPATH": str(package.parent), **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
-
-
 def test_a_run_records_the_commit_of_a_checkout(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -77,7 +70,8 @@ def test_a_run_records_the_commit_of_a_checkout(
         ["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=True
     ).stdout.strip()
     monkeypatch.delenv("GIT_SHA", raising=False)
-    assert git_sha() == head == commit_of(PACKAGE, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert git_sha() == head
 
 
 def test_a_run_records_the_commit_of_an_image_and_none_of_an_installed_package(
@@ -88,5 +82,13 @@ def test_a_run_records_the_commit_of_an_image_and_none_of_an_installed_package(
     shutil.copytree(PACKAGE, installed, ignore=ignored)
     # Somebody else's repository around the package is not its own.
     subprocess.run(["git", "init", "--quiet", str(tmp_path / "repository")], check=True)
-    assert commit_of(installed, tmp_path) == "None"
-    assert commit_of(installed, tmp_path, GIT_SHA="c0ffee") == "c0ffee"
+    variables = {name: value for name, value in os.environ.items() if name != "GIT_SHA"}
+    done = subprocess.run(
+        [sys.executable, "-c", PRINT_COMMITS],
+        cwd=tmp_path,
+        env={**variables, "PYTHONPATH": str(installed.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["None", "c0ffee"]

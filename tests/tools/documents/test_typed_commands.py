@@ -11,7 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,8 @@ def typed(document: Path) -> list[str]:
     return sorted(set(found))
 
 
-def programs(command: str) -> Iterator[tuple[str, list[str]]]:
+@cache
+def programs(command: str) -> list[tuple[str, list[str]]]:
     """Modules that make would start, with their arguments; nothing is started."""
     words = ["make", "--dry-run", "--no-print-directory", *shlex.split(command)[1:]]
     clean = {
@@ -58,9 +59,9 @@ def programs(command: str) -> Iterator[tuple[str, list[str]]]:
         words, cwd=REPOSITORY, env=clean, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, f"{command}: {done.stderr}"
-    for line in done.stdout.replace("\\\n", " ").splitlines():
-        if found := re.search(r"-m ((?:tools|seqlm|benchmarks)\.[\w.]+)(.*)", line):
-            yield found[1], shlex.split(found[2])
+    lines = done.stdout.replace("\\\n", " ").splitlines()
+    started = [re.search(r"-m ((?:tools|seqlm|benchmarks)\.[\w.]+)(.*)", line) for line in lines]
+    return [(found[1], shlex.split(found[2])) for found in started if found]
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 
@@ -120,10 +121,16 @@ def with_requirements(names: Iterable[str]) -> set[str]:
     return found
 
 
+@cache
+def owners_of_modules() -> Mapping[str, list[str]]:
+    """Return the distributions of each module; reading their lists of files takes a second."""
+    return packages_distributions()
+
+
 def with_only(packages: Iterable[str]) -> dict[str, str]:
     """Environment of a process that finds these packages, those that they require, and no others."""
     distributions = with_requirements(packages)
-    names = packages_distributions().items()
+    names = owners_of_modules().items()
     visible = {name for name, owners in names if distributions & set(map(normalized, owners))}
     folders = [Path(__file__).parent / "hidden_packages", REPOSITORY / "workloads", REPOSITORY]
     return {

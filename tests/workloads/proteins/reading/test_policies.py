@@ -11,6 +11,7 @@ import pytest
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from seqlm.api import load
+from seqlm.proteins.contacts import files as contact_files
 from seqlm.proteins.contacts import head as contact_head
 from seqlm.proteins.contacts.command import contacts
 from seqlm.proteins.contacts.head import ContactHead
@@ -101,8 +102,17 @@ def commands(
     }
 
 
+class Undrawn:
+    """Figure whose file is empty."""
+
+    def savefig(self, file: Path, **_: object) -> None:
+        file.touch()
+
+
 @pytest.fixture(autouse=True)
-def without_pictures_of_mutants(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A picture takes a second, and shows nothing of what is left out."""
+    monkeypatch.setattr(contact_files, "prediction_figure", lambda *_: Undrawn())
     monkeypatch.setattr(variants_module, "draw_heat_maps", lambda table, model, first: [])
     monkeypatch.setattr(
         variants_module, "write_positions", lambda table, model, first, has_chains: []

@@ -9,7 +9,7 @@ import pytest
 from seqlm.commands import train
 from seqlm.commands.evaluate import main as evaluate
 from seqlm.commands.inference import run_inference
-from seqlm.proteins.finetune import probes
+from seqlm.proteins.finetune import clustering, probes
 from seqlm.proteins.scorecard import layers
 from seqlm.runs.run_file import load_config
 from seqlm.training.data.manifest import Manifest
@@ -27,6 +27,8 @@ def test_prepared_data_are_counted_at_each_use(
 ) -> None:
     monkeypatch.setattr(probes, "RESAMPLES", 30)
     monkeypatch.setattr(layers, "MAX_PROTEINS", dict.fromkeys(layers.SPLITS, 20))
+    # MMseqs2 takes 10 CPU seconds for any number of proteins; tests of splits run it.
+    monkeypatch.setattr(clustering, "find_mmseqs", lambda: None)
     run_file = write_task_file(tmp_path, tiny_model, "regression")
     rejects = tmp_path / "data" / "rejects.csv"
     of_table = [

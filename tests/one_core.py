@@ -1,0 +1,18 @@
+"""One core for what a test starts: launchers without a GPU start a process for each core, up to two."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Give this process, and those that it starts, one of its cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:1])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

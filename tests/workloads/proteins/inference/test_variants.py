@@ -83,7 +83,7 @@ def test_scores_are_masked_marginals(
     for message in (
         "A5G: w has Y at position 5, not A",
         "'A4' is not a mutation",
-        "two mutations change the residue at place 4",
+        "two mutations change the residue at position 4",
         "Q23A: position 23 is outside w, which has the positions 1 to 22",
         f"A4B: B is not one of the residues {STANDARD_RESIDUES}",
         "no protein other in the input",

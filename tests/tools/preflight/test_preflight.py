@@ -53,7 +53,7 @@ def test_rejects_a_write_before_it_reaches_aws() -> None:
     with pytest.raises(AssertionError, match="not a read"):
         ReadOnlyAws(aws.session).call("cloudformation", "delete_stack", StackName="esm2-slurm")
     assert aws.calls == []
-    assert {"get", "list", "describe", "head"} == READING
+    assert {"get", "list", "describe", "head", "simulate"} == READING
 
 
 def test_names_every_missing_permission_and_runs_all_other_checks() -> None:

@@ -9,9 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Give this process, and those that it starts, one of its cores."""
+    """Give this process, and those that it starts, one of its cores, another one for each worker of pytest."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(before)[:1])
+    cores = sorted(before)
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    os.sched_setaffinity(0, {cores[worker % len(cores)]})
     try:
         yield
     finally:

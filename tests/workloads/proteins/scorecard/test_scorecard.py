@@ -167,6 +167,7 @@ def test_several_models_stand_side_by_side_and_become_references(
     assert 'class="line known"' in (tmp_path / "scorecard.html").read_text()
 
 
+@pytest.mark.long
 def test_python_scores_as_the_command_does(
     run_file: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

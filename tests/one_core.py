@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Give this process, and those that it starts, one of its cores, another one for each worker of pytest."""
+    """Give this process, and those that it starts, a core of its own among the workers of pytest."""
     before = os.sched_getaffinity(0)
     cores = sorted(before)
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

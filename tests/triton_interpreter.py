@@ -14,6 +14,7 @@ The interpreter of triton 3.6 has three faults, which are repaired here:
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator
@@ -57,6 +58,7 @@ def begin() -> None:
     torch.set_num_threads(1)
     repair_bf16()
     repair_bounds()
+    find_builtins_once()
 
 
 def repair_bounds() -> None:
@@ -70,6 +72,25 @@ def repair_bounds() -> None:
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     interpreter._patch_lang_tensor = patch
+
+
+def find_builtins_once() -> None:
+    """Keep the names of Triton's functions, which each launch and each inner call looks for among all."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    names: dict[Any, list[str]] = {}
+
+    def patch(package: Any, builder: Any, scope: Any) -> None:
+        if package not in names:
+            members = inspect.getmembers(package)
+            names[package] = [name for name, member in members if tl.core.is_builtin(member)]
+        for name in names[package]:
+            member = getattr(package, name)
+            if tl.core.is_builtin(member):  # inside of another call it has been patched
+                interpreter._patch_attr(package, name, member, builder, scope)
+
+    interpreter._patch_builtin = patch
 
 
 def repair_bf16() -> None:

@@ -9,6 +9,7 @@ intrinsic functions; ``stack_resources`` deploys what is declared, types that ha
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from moto.cloudformation import models
@@ -20,9 +21,23 @@ from moto.core.responses import ActionResult, EmptyResult
 from tests.local_aws.resource_types import RESOURCE_TYPES
 from tests.local_aws.stack_resources import DeploymentError, Resources
 
+EXECUTING = "EXECUTE_IN_PROGRESS"
+DELETING = "DELETE_IN_PROGRESS"
+
 
 class ChangeSetNotFound(CloudFormationError):
     code = "ChangeSetNotFound"
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """Template and parameters of a stack's last deployment."""
+
+    template: Any
+    """Text, as moto keeps it."""
+    parsed: dict[str, Any]
+    parameters: dict[str, Any]
+    tags: dict[str, str]
 
 
 class LocalStack(Stack):
@@ -140,17 +155,21 @@ def delete_change_set(self: CloudFormationResponse) -> ActionResult:
 
 
 def execute_change_set(self: CloudFormationResponse) -> ActionResult:
+    """Deploy a change set; a client that did not wait for the end and asks again gets no second one."""
     change_set = find_change_set(self)
     assert change_set is not None
-    deploy(self.cloudformation_backend, change_set)
+    if change_set.execution_status != EXECUTING:
+        change_set.execution_status = EXECUTING
+        deploy(self.cloudformation_backend, change_set)
     return EmptyResult()
 
 
 def deploy(backend: CloudFormationBackend, change_set: ChangeSet) -> None:
-    """Deploy a change set; a failed creation is rolled back, a failed update is left as it stands."""
+    """Deploy a change set; a failed one is rolled back, by deletion or to the template before."""
     stack = backend.stacks[change_set.stack_id]
     assert isinstance(stack, LocalStack)
     kind = change_set.change_set_type
+    before = Deployed(stack.template, stack.template_dict, stack.parameters, stack.tags)
     stack.report_stack(f"{kind}_IN_PROGRESS", "User Initiated")
     try:
         stack.resource_map.update(change_set.template_dict, change_set.parameters)
@@ -164,7 +183,7 @@ def deploy(backend: CloudFormationBackend, change_set: ChangeSet) -> None:
         _publish_exports(backend, stack)
     except Exception as error:  # any failure fails the stack and becomes its reason
         if kind == "UPDATE":
-            stack.report_stack("UPDATE_ROLLBACK_FAILED", str(error))
+            _roll_back(stack, before, str(error))
         else:
             stack.report_stack("ROLLBACK_IN_PROGRESS", str(error))
             resources = stack.resource_map
@@ -176,13 +195,31 @@ def deploy(backend: CloudFormationBackend, change_set: ChangeSet) -> None:
     change_set.execution_status = "EXECUTE_COMPLETE"
 
 
+def _roll_back(stack: LocalStack, before: Deployed, reason: str) -> None:
+    """Deploy the earlier template over what a failed update made; exports are still the earlier ones."""
+    stack.report_stack("UPDATE_ROLLBACK_IN_PROGRESS", reason)
+    resources = stack.resource_map
+    assert isinstance(resources, Resources)
+    try:
+        resources.update(before.parsed, before.parameters, rolling_back=True)
+    except DeploymentError as error:
+        stack.report_stack("UPDATE_ROLLBACK_FAILED", str(error))
+        return
+    stack.template = before.template
+    stack.parameters = before.parameters
+    stack.tags = before.tags
+    stack._parse_template()
+    stack.output_map = stack._create_output_map()
+    stack.report_stack("UPDATE_ROLLBACK_COMPLETE", reason)
+
+
 def delete_stack(self: CloudFormationBackend, name_or_stack_id: str) -> None:
     """Delete a stack; one that cannot be deleted stays, as DELETE_FAILED."""
     for stack in list(self.stacks.values()):
-        if name_or_stack_id in (stack.name, stack.stack_id):
+        if name_or_stack_id in (stack.name, stack.stack_id) and stack.status != DELETING:
             _guard_exports(self, stack, {})
             assert isinstance(stack, LocalStack)
-            stack.report_stack("DELETE_IN_PROGRESS", "User Initiated")
+            stack.report_stack(DELETING, "User Initiated")
             try:
                 stack.resource_map.delete()
             except DeploymentError as error:

@@ -12,14 +12,18 @@ import botocore.session
 from botocore.model import StringShape
 from moto.core.responses import ActionResult
 from moto.ec2.models import ec2_backends
+from moto.ec2.models.elastic_network_interfaces import NetworkInterface
+from moto.ec2.utils import random_private_ip
 from moto.s3.models import s3_backends
 from moto.sagemaker.exceptions import ValidationError
-from moto.sagemaker.models import Cluster, ClusterNode
+from moto.sagemaker.models import Cluster, ClusterNode, SageMakerModelBackend
 from moto.sagemaker.responses import SageMakerResponse
 
+from tests.local_aws.eks_clusters import ControlPlane, control_plane, orchestrating_arn
 from tests.local_aws.permissions import is_permitted
 from tests.local_aws.refusals import NO_CAPACITY_TYPE
 
+POD_INTERFACE_TAG = "cluster.k8s.amazonaws.com/name"
 SAGEMAKER = botocore.session.get_session().get_service_model("sagemaker")
 
 
@@ -31,6 +35,8 @@ class HyperPodCluster(Cluster):
     ) -> None:
         groups = settings.pop("InstanceGroups")
         self.settings = settings
+        self.pod_interfaces: dict[str, NetworkInterface] = {}
+        """Interfaces by node on EKS; one stands for all pods of a node."""
         super().__init__(
             settings["ClusterName"],
             region_name,
@@ -42,6 +48,14 @@ class HyperPodCluster(Cluster):
         # Nodes are reached as sagemaker-cluster:<id>_<group>-<instance>, with the id of twelve characters.
         self.arn = f"arn:aws:sagemaker:{region_name}:{account_id}:cluster/{secrets.token_hex(6)}"
         self.set_groups(groups)
+
+    @property
+    def control_plane(self) -> ControlPlane | None:
+        """EKS's cluster that has these nodes; None on Slurm."""
+        arn = orchestrating_arn(self.settings)
+        if arn is None:
+            return None
+        return control_plane(self.account_id, self.region_name, arn.rpartition("/")[2])
 
     def describe(self) -> dict[str, Any]:
         return {**self.settings, **super().describe()}
@@ -112,6 +126,9 @@ class HyperPodCluster(Cluster):
             if key:
                 yield "kms:Decrypt", key, {"kms:ViaService": f"s3.{self.region_name}.amazonaws.com"}
         database = self.settings.get("Orchestrator", {}).get("Slurm", {}).get("AccountingDatabase")
+        plane = self.control_plane
+        if plane is not None:
+            yield "eks-auth:AssumeRoleForPodIdentity", plane.arn, {}
         if database and group["SlurmConfig"]["NodeType"] == "Controller":
             yield "secretsmanager:GetSecretValue", database["SecretArn"], {}
 
@@ -119,7 +136,7 @@ class HyperPodCluster(Cluster):
         name = group["InstanceGroupName"]
         members = [key for key, node in self.nodes.items() if node.instance_group_name == name]
         for key in members[count:]:
-            del self.nodes[key]
+            self._end(key)
         for _ in range(count - len(members)):
             node_id = f"i-{secrets.token_hex(9)[:17]}"
             self.nodes[node_id] = ClusterNode(
@@ -133,6 +150,35 @@ class HyperPodCluster(Cluster):
                 node_id,
                 group.get("ThreadsPerCore"),
             )
+            self._start_pods(node_id)
+
+    def _start_pods(self, node_id: str) -> None:
+        """Create the interface of a node's pods, as the VPC CNI does."""
+        plane = self.control_plane
+        if plane is None:
+            return
+        ec2 = ec2_backends[self.account_id][self.region_name]
+        place = self.settings["VpcConfig"]
+        interface = ec2.create_network_interface(
+            ec2.get_subnet(place["Subnets"][0]),
+            random_private_ip(),
+            group_ids=place["SecurityGroupIds"],
+            tags={POD_INTERFACE_TAG: plane.name},
+            description=f"aws-K8S-{node_id}",
+        )
+        interface.status = "in-use"
+        self.pod_interfaces[node_id] = interface
+
+    def _end(self, node_id: str) -> None:
+        """End a node; the interface of its pods stays, because nothing is left to delete it."""
+        del self.nodes[node_id]
+        interface = self.pod_interfaces.pop(node_id, None)
+        if interface is not None:
+            interface.status = "available"
+
+    def end_nodes(self) -> None:
+        for node_id in list(self.nodes):
+            self._end(node_id)
 
 
 def create_cluster(self: SageMakerResponse) -> ActionResult:
@@ -143,11 +189,37 @@ def create_cluster(self: SageMakerResponse) -> ActionResult:
     for group in settings["VpcConfig"]["SecurityGroupIds"]:
         if ec2.get_security_group_from_id(group) is None:
             raise ValidationError(f"security group {group} does not exist")
+    _check_control_plane(self, settings)
     cluster = HyperPodCluster(
         settings=settings, region_name=self.region, account_id=self.current_account
     )
     self.sagemaker_backend.clusters[cluster.cluster_name] = cluster
     return ActionResult({"ClusterArn": cluster.arn})
+
+
+def _check_control_plane(self: SageMakerResponse, settings: dict[str, Any]) -> None:
+    arn = orchestrating_arn(settings)
+    if arn is None:
+        return
+    for other in self.sagemaker_backend.clusters.values():
+        if isinstance(other, HyperPodCluster) and orchestrating_arn(other.settings) == arn:
+            raise ValidationError(f"{arn} already has the nodes of {other.cluster_name}")
+    plane = control_plane(self.current_account, self.region, arn.rpartition("/")[2])
+    ec2 = ec2_backends[self.current_account][self.region]
+    subnet = ec2.get_subnet(settings["VpcConfig"]["Subnets"][0])
+    problem = plane.check_hyperpod(subnet.vpc_id)
+    if problem:
+        raise ValidationError(problem)
+
+
+_moto_delete_cluster = SageMakerModelBackend.delete_cluster
+
+
+def delete_cluster(self: SageMakerModelBackend, cluster_name: str) -> str:
+    cluster = self.clusters.get(cluster_name)
+    if isinstance(cluster, HyperPodCluster):
+        cluster.end_nodes()
+    return _moto_delete_cluster(self, cluster_name)
 
 
 def update_cluster(self: SageMakerResponse) -> ActionResult:
@@ -162,3 +234,4 @@ def update_cluster(self: SageMakerResponse) -> ActionResult:
 def install() -> None:
     SageMakerResponse.create_cluster = create_cluster  # type: ignore[method-assign]
     SageMakerResponse.update_cluster = update_cluster  # type: ignore[attr-defined]
+    SageMakerModelBackend.delete_cluster = delete_cluster  # type: ignore[method-assign]

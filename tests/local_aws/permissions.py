@@ -57,6 +57,22 @@ def is_permitted(
     return PermissionResult.PERMITTED in results and PermissionResult.DENIED not in results
 
 
+def trusts(
+    account_id: str, role_arn: str, service: str, actions: set[str], context: Mapping[str, str]
+) -> bool:
+    """Whether a role lets the service do all these actions in a request with these condition keys."""
+    role = iam_backends[account_id]["aws"].get_role_by_arn(role_arn)
+    allowed: set[str] = set()
+    for statement in json.loads(role.assume_role_policy_document)["Statement"]:
+        principals = statement["Principal"].get("Service", [])
+        named = [principals] if isinstance(principals, str) else principals
+        if service in named and holds(statement.get("Condition", {}), context):
+            assert statement["Effect"] == "Allow", "denials in trust policies are not modelled"
+            given = statement["Action"]
+            allowed |= {given} if isinstance(given, str) else set(given)
+    return actions <= allowed
+
+
 def get_permission(self: FakeBucket, action: str, resource: str) -> Any:
     """Judge by the bucket policy's unconditional statements.
 

@@ -28,12 +28,12 @@ SECRET_REFERENCE = re.compile(r"\{\{resolve:secretsmanager:(.+?):SecretString:(\
 
 @functools.cache
 def client(service: str, region: str) -> Client:
-    session: Any = _session()  # its own types know services by literals only
+    session: Any = shared_session()  # its own types know services by literals only
     return session.client(service, region_name=region, endpoint_url=os.environ["AWS_ENDPOINT_URL"])
 
 
 @functools.cache
-def _session() -> boto3.Session:
+def shared_session() -> boto3.Session:
     """One for all clients: it keeps the models that it has read."""
     return boto3.Session()
 
@@ -186,8 +186,8 @@ class ApiResource:
     """Further values that attributes need."""
     update_operation: str | None = None
     """The call that changes every property it takes."""
-    update_key: str | None = None
-    """Property that names the resource in that call; it and what changed are sent. Null sends everything."""
+    update_keys: frozenset[str] = frozenset()
+    """Properties that name the resource in that call; they and what changed are sent. None sends all."""
 
     def create(self, context: Context, type_name: str, properties: Properties) -> Resource:
         params = {k: v for k, v in properties.items() if k not in self.settings}
@@ -217,6 +217,8 @@ class ApiResource:
         api = client(self.service, context.region)
         known = dict(old.known)
         where = f"{context.logical_id} ({old.type})"
+        if changed & self.update_keys:
+            raise ValueError(f"{where}: replacement is not modelled")
         settings = changed & self.settings.keys()
         if not changed <= properties.keys() or (
             changed != settings and self.update_operation is None
@@ -225,7 +227,7 @@ class ApiResource:
         for name in settings:
             self.settings[name](api, known, properties[name])
         if self.update_operation and changed != settings:
-            sent = changed | {self.update_key} if self.update_key else properties.keys()
+            sent = changed | self.update_keys if self.update_keys else properties.keys()
             params = {name: properties[name] for name in sent - self.settings.keys()}
             known |= call(api, self.update_operation, self.prepare(params, context), where)
         return Resource(

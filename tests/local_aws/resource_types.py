@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.local_aws.access_types import AccessEntry, NestedStack
 from tests.local_aws.bucket_deployment import BucketDeployment
+from tests.local_aws.custom_resources import CUSTOM_TYPES
+from tests.local_aws.eks_types import EKS_TYPES
+from tests.local_aws.nested_stacks import NestedStack
 from tests.local_aws.network_types import EC2_TYPES
 from tests.local_aws.resource_model import (
     ApiResource,
@@ -92,9 +94,10 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
     "AWS::CloudFormation::WaitConditionHandle": Nothing(),
     **EC2_TYPES,
     **STORAGE_TYPES,
+    **EKS_TYPES,
+    **CUSTOM_TYPES,
     "Custom::CDKBucketDeployment": BucketDeployment(),
     "AWS::CloudFormation::Stack": NestedStack(),
-    "AWS::EKS::AccessEntry": AccessEntry(),
     "AWS::IAM::Role": ApiResource(
         "iam",
         "create_role",
@@ -162,6 +165,7 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
         "Name",
         deleting("delete_parameter", Name="Name"),
         {"Type": "Type", "Value": "Value"},
+        generated_name="Name",
         update_operation="put_parameter",
         prepare=lambda p, _: {**p, "Overwrite": True},
     ),
@@ -234,6 +238,6 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
         deleting("delete_cluster", ClusterName="ClusterName"),
         {"ClusterArn": "ClusterArn"},
         update_operation="update_cluster",
-        update_key="ClusterName",
+        update_keys=frozenset({"ClusterName"}),
     ),
 }

@@ -17,6 +17,7 @@ from moto.server import ThreadedMotoServer
 
 from tests.local_aws import (
     cloudformation,
+    eks_clusters,
     file_systems,
     hyperpod_cluster,
     mlflow_servers,
@@ -45,6 +46,7 @@ def main() -> None:
     yaml.load = load_template
     for module in (
         cloudformation,
+        eks_clusters,
         file_systems,
         hyperpod_cluster,
         mlflow_servers,

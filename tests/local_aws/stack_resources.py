@@ -62,8 +62,16 @@ class Resources(ResourceMap):
     def values(self) -> Any:
         return list(self.deployed.values())
 
-    def update(self, template: dict[str, Any], parameters: dict[str, Any] | None = None) -> None:
+    def update(
+        self,
+        template: dict[str, Any],
+        parameters: dict[str, Any] | None = None,
+        *,
+        rolling_back: bool = False,
+    ) -> None:
         """Deploy ``template`` over the existing resources, which are none at first.
+
+        With ``rolling_back`` this undoes a failed update: what it added is deleted as never deployed.
 
         Raises DeploymentError; what was deployed until then stays in ``deployed``.
         """
@@ -87,7 +95,9 @@ class Resources(ResourceMap):
         finally:
             self.deploying = False
         for logical_id in reversed([name for name in self.previous if name not in self.deployed]):
-            self._remove(self.previous[logical_id], declared_before[logical_id])
+            self._remove(
+                self.previous[logical_id], declared_before[logical_id], created=not rolling_back
+            )
 
     def delete(self, *, created: bool = True) -> None:
         """Delete the resources, dependants first, except those that their policies retain.

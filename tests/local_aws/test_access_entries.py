@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aws_cdk import Environment, Stack
 
+from config import stack_division
 from config.eks_cluster import EksCluster
-from config.stack_division import FIRST_ENTRIES
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from stacks.network_stack import NetworkStack
 from tests.golden.normalised import GOLDEN
 from tests.local_aws.deployment import LocalAws
-from tests.local_aws.template_stacks import REGION, Resources, Stacks
+from tests.local_aws.template_stacks import REGION, Resources, Stacks, control_plane, service_role
 from tests.stacks.synthesized import load, new_app
 
 pytestmark = pytest.mark.long
@@ -25,6 +26,9 @@ FILE = "clusters/eks-p5.yaml"
 ASSETS = "templates-of-access-entries"
 ENTRY, NESTED = "AWS::EKS::AccessEntry", "AWS::CloudFormation::Stack"
 NAME = "access"
+CLUSTER = "esm2-eks-p5"
+FIRST_ENTRIES = 8
+"""Entries in the cluster's own stack in this test; there are more in fact."""
 MORE = 8
 """Entries that do not fit into the cluster's own stack."""
 
@@ -40,9 +44,9 @@ def without_the_installer(resources: Resources) -> Resources:
         properties = resource["Properties"]
         properties.pop("Tags", None)
         if resource["Type"] == ENTRY:
-            properties["ClusterName"] = "esm2-eks-p5"
+            properties["ClusterName"] = CLUSTER
         else:
-            properties["Parameters"] = dict.fromkeys(properties["Parameters"], "esm2-eks-p5")
+            properties["Parameters"] = dict.fromkeys(properties["Parameters"], CLUSTER)
         resource.pop("Metadata", None)
         resource.pop("DependsOn", None)
     return found
@@ -74,6 +78,19 @@ def without_tags(resources: Resources) -> Resources:
     return resources
 
 
+def of_principals(arns: Iterable[str]) -> Resources:
+    """Roles with these ARNs, because EKS admits only who exists."""
+    roles: Resources = {}
+    for number, arn in enumerate(arns):
+        *path, name = arn.partition(":role/")[2].split("/")
+        folder = "/".join(["", *path, ""])
+        properties = {"RoleName": name, "Path": folder}
+        roles[f"Principal{number}"] = service_role(
+            "ec2.amazonaws.com", "sts:AssumeRole", **properties
+        )
+    return roles
+
+
 def changes(stacks: Stacks) -> list[tuple[str, str]]:
     """Logical id and status of what happened to access entries, in this stack and the nested ones."""
     summaries = stacks.cloudformation.describe_stacks()["Stacks"]
@@ -87,23 +104,26 @@ def changes(stacks: Stacks) -> list[tuple[str, str]]:
 
 
 def test_no_one_loses_access_when_the_entries_outgrow_the_stack(
-    empty_aws: LocalAws, tmp_path: Path
+    empty_aws: LocalAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(stack_division, "FIRST_ENTRIES", FIRST_ENTRIES)
     stacks = Stacks(empty_aws)
     s3 = empty_aws.client("s3", REGION)
     s3.create_bucket(Bucket=ASSETS, CreateBucketConfiguration={"LocationConstraint": REGION})
     # The approved template has the entries as they were deployed before there were nested stacks.
     golden = json.loads((GOLDEN / "eks-p5" / "EksHyperPodStack.json").read_text())["Resources"]
     deployed = without_the_installer(golden)
-    assert stacks.deploy(NAME, deployed) == "CREATE_COMPLETE"
-
     first = load(FILE).kubernetes.access
-    assert len(first) == len(deployed) == len(changes(stacks)) > 0
     people = [
         {"principal_arn": f"arn:aws:iam::123456789012:role/person-{number}", "level": "view"}
         for number in range(FIRST_ENTRIES + MORE - len(first))
     ]
     access = [*(entry.model_dump() for entry in first), *people]
+    there = control_plane(CLUSTER) | of_principals(entry["principal_arn"] for entry in access)
+    assert stacks.deploy("of-entries", there) == "CREATE_COMPLETE", stacks.reasons("of-entries")
+    assert stacks.deploy(NAME, deployed) == "CREATE_COMPLETE", stacks.reasons(NAME)
+
+    assert len(first) == len(deployed) == len(changes(stacks)) > 0
     grown = synthesized(tmp_path / "grown", load(FILE, kubernetes={"access": access}), s3)
     assert stacks.deploy(NAME, grown, kind="UPDATE") == "UPDATE_COMPLETE", stacks.reasons(NAME)
     found = changes(stacks)

@@ -1,4 +1,4 @@
-"""Access entries of EKS, of which a cluster has one per principal, and nested stacks."""
+"""Nested stacks."""
 
 from __future__ import annotations
 
@@ -6,33 +6,6 @@ from typing import Any
 from urllib.parse import urlparse
 
 from tests.local_aws.resource_model import Client, Context, Properties, Resource, client
-
-ENTRIES: dict[tuple[str, str], Resource] = {}
-"""Entries of all clusters, by cluster and principal."""
-
-
-class AccessEntry:
-    """Another principal is another entry, which CloudFormation would create before it deletes the first."""
-
-    def create(self, context: Context, type_name: str, properties: Properties) -> Resource:
-        key = (properties["ClusterName"], properties["PrincipalArn"])
-        if key in ENTRIES:
-            raise ValueError(f"{key[1]} already has an access entry")
-        ENTRIES[key] = Resource(context, type_name, properties, "|".join(key), {"key": key})
-        return ENTRIES[key]
-
-    def update(self, context: Context, old: Resource, properties: Properties) -> Resource:
-        if properties == old.properties:
-            return old
-        if properties["PrincipalArn"] != old.properties["PrincipalArn"]:
-            raise ValueError("the replacement of an access entry is not modelled")
-        key = old.known["key"]
-        ENTRIES[key] = Resource(context, old.type, properties, old.physical_resource_id, old.known)
-        return ENTRIES[key]
-
-    def delete(self, resource: Resource, policy: str) -> None:
-        assert policy == "Delete"
-        del ENTRIES[resource.known["key"]]
 
 
 class NestedStack:

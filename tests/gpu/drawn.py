@@ -29,7 +29,7 @@ from seqlm.runs.run_file import ModelConfig, RunFile
 from seqlm.training.config import OptimConfig, TrainConfig
 from seqlm.training.objective import Objective
 from seqlm.training.packing import PackShape
-from seqlm.training.records import RecordSplit, Split
+from seqlm.training.records import Drawn, RecordSplit, Split
 
 HEAD_SIZES = (16, 24, 32, 64, 128)
 """Head sizes of ESM-2 from 8M to 15B."""
@@ -73,11 +73,8 @@ class DrawnSplit(RecordSplit):
         self.num_tokens = int(self._lengths.sum())
         self.manifest: Any = SimpleNamespace(splits={"train": SimpleNamespace(shards=())})
 
-    def draw(
-        self, first_unit: int, num_units: int, seed: int, epoch: int
-    ) -> tuple[list[tuple[int, int]], npt.NDArray[np.int64]]:
-        units = range(first_unit, first_unit + num_units)
-        return [(0, unit) for unit in units], self._lengths[first_unit : first_unit + num_units]
+    def drawn(self, units: npt.NDArray[np.int64], seed: int, epoch: int) -> Drawn:
+        return Drawn(np.zeros_like(units), units, self._lengths[units])
 
     def crops(
         self,

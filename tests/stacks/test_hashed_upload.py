@@ -174,6 +174,7 @@ def test_nodes_read_what_the_deployment_knows(file: str, tmp_path: Path) -> None
         assert told.mlflow.role_arn.startswith(f"arn:aws:iam::{ACCOUNT}:role/JobRole")
     assert replace(told, mlflow=None) == Deployment(
         artifact_bucket=bucket,
+        data_bucket=None,
         workload_s3_uri=f"s3://{bucket}/{prefixes['workloads']['DestinationBucketKeyPrefix']}",
         remote_write_url=metrics,
         mlflow=None,

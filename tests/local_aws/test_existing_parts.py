@@ -181,7 +181,10 @@ def test_the_cluster_runs_with_what_exists(aws: LocalAws, deployed: Seen, lent: 
     source = deployed.stacks[f"{NAME}-slurm-hyperpod"]["LifecycleSourceS3Uri"]
     told = json.loads(objects_below(deployed, source)["deployment.json"])
     assert told["data_bucket"] == BUCKET
-    assert deployed.file_systems == {lent.home}
+    systems = aws.client("fsx", REGION).describe_file_systems()["FileSystems"]
+    assert [one["FileSystemId"] for one in systems if lent.subnet in one["SubnetIds"]] == [
+        lent.home
+    ]
     roles = {group["ExecutionRole"] for group in cluster["InstanceGroups"]}
     assert roles == {f"arn:aws:iam::{ACCOUNT}:role/{ROLE}"}
 

@@ -37,6 +37,8 @@ MEASURED_SECONDS = 0.02
 """Shortest product on a CPU that measures its rate."""
 LARGEST_SIDE = 8192
 """Rows of the largest square matrices that are multiplied to measure a rate."""
+_SHARED_POOL = (0, 0)
+"""Id of the memory that all operations but those of CUDA graphs use."""
 FORWARD_BACKWARD_FLOPS = 6
 """FLOPs per parameter and token: 2 each for the output and for the gradients of input and parameter."""
 FROZEN_FLOPS = 4
@@ -189,9 +191,20 @@ def _wait_for(device: torch.device) -> None:
 def peak_memory_bytes(device: torch.device) -> int:
     """Return the most memory in use so far: allocated on CUDA, else resident in this process."""
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+        return torch.cuda.max_memory_allocated(device) + _recorded_bytes(device)
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _recorded_bytes(device: torch.device) -> int:
+    """Return the memory that CUDA graphs keep for their replays, which counts as allocated for none of them."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    found = 0
+    for segment in torch.cuda.memory_snapshot():
+        is_shared = tuple(segment["segment_pool_id"]) == _SHARED_POOL
+        if segment["device"] == index and not is_shared:
+            found += segment["total_size"] - segment["allocated_size"]
+    return found
 
 
 def environment(device: torch.device) -> dict[str, Any]:

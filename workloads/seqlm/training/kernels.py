@@ -64,20 +64,20 @@ KERNELS: Mapping[str, Kernel] = {
             keeps_gradients=True,
         ),
         Kernel(
+            GRAPH,
+            "CUDA graph of a micro-batch",
+            in_auto=True,
+            for_inference=False,
+            needs_triton=False,
+            keeps_gradients=True,
+        ),
+        Kernel(
             ACTIVATION,
             "exact GELU in Triton",
             in_auto=False,
             for_inference=False,
             needs_triton=True,
             keeps_gradients=False,
-        ),
-        Kernel(
-            GRAPH,
-            "CUDA graph of a micro-batch",
-            in_auto=False,
-            for_inference=False,
-            needs_triton=False,
-            keeps_gradients=True,
         ),
     )
 }

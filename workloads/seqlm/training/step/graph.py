@@ -49,6 +49,8 @@ class CudaRecording(Recording):
         # Other threads may allocate memory meanwhile, as the one that reads packs does.
         with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._result = function()
+        # The passes before had their memory outside of the graph's, and never will again.
+        torch.cuda.reset_peak_memory_stats()
 
     def replay(self) -> Tensor:
         self._graph.replay()

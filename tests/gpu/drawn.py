@@ -30,6 +30,7 @@ from seqlm.training.config import OptimConfig, TrainConfig
 from seqlm.training.objective import Objective
 from seqlm.training.packing import PackShape
 from seqlm.training.records import Drawn, RecordSplit, Split
+from seqlm.training.step.staging import AnyPack
 
 HEAD_SIZES = (16, 24, 32, 64, 128)
 """Head sizes of ESM-2 from 8M to 15B."""
@@ -94,10 +95,11 @@ class DrawnSplit(RecordSplit):
 class DrawnPretraining(Pretraining):
     """Pre-training on drawn proteins, in micro-batches of four a step.
 
-    From the step ``fails_from`` on (counted from 1) the loss is not a number.
+    As soon as ``fails`` is set, the losses of new packs are not numbers. The packs have the reason, because a
+    CUDA graph replays the operations on them and calls no function of this class.
     """
 
-    def __init__(self, scale: Scale, *, compile: bool, fails_from: int | None = None) -> None:
+    def __init__(self, scale: Scale, *, compile: bool) -> None:
         train = TrainConfig(
             max_steps=1000,
             tokens_per_pack=scale.tokens,
@@ -115,8 +117,7 @@ class DrawnPretraining(Pretraining):
         Objective.__init__(
             self, config, DrawnSplit(longest=scale.max_residues + 100), self.esm_config
         )
-        self._fails_from = fails_from
-        self._micro_batches = 0
+        self.fails = False
 
     def open(self, split: Split) -> RecordSplit:
         return self.split
@@ -124,11 +125,11 @@ class DrawnPretraining(Pretraining):
     def weights(self) -> dict[str, Tensor]:
         return drawn_weights(self.esm_config)
 
-    def loss_sum(self, model: nn.Module, pack: Pack) -> Tensor:
-        step = 1 + self._micro_batches // PACKS_PER_STEP
-        self._micro_batches += 1
-        factor = torch.nan if self._fails_from is not None and step >= self._fails_from else 1.0
-        return super().loss_sum(model, pack) * factor
+    def pack(self, host: AnyPack, shape: PackShape, device: torch.device) -> Pack:
+        pack = super().pack(host, shape, device)
+        if self.fails:
+            pack.token_scale.fill_(torch.nan)
+        return pack
 
 
 def two_layers(head_size: int, heads: int) -> EsmConfig:

@@ -197,7 +197,7 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 def _recorded_bytes(device: torch.device) -> int:
-    """Return the memory that CUDA graphs keep for their replays, which counts as allocated for none of them."""
+    """Return the memory that CUDA graphs keep for replays. The allocator counts most of it as unused."""
     index = torch.cuda.current_device() if device.index is None else device.index
     found = 0
     for segment in torch.cuda.memory_snapshot():

@@ -187,9 +187,9 @@ def _share(share: float, width: int) -> int:
 def _placed(ids: Tensor, cumulative: Tensor) -> _Placed:
     """Return the tokens of a pack and the proteins that they belong to."""
     places = torch.arange(len(ids), dtype=cumulative.dtype, device=ids.device)
-    # A token belongs to the first segment that ends behind it; empty segments end before. The first bound is 0,
-    # so it counts for every token. All bounds are searched, because Inductor's search on a GPU ignores where a
-    # view such as cumulative[1:] begins (torch 2.11).
+    # A token belongs to the first segment that ends behind it; empty segments end before. The first bound is
+    # 0, so it counts for every token. All bounds are searched, because Inductor's search on a GPU ignores
+    # where a view such as cumulative[1:] begins (torch 2.11).
     segment = torch.searchsorted(cumulative, places, right=True) - 1
     positions = (places - cumulative[segment]).long()
     return _Placed(ids.long(), positions, segment)

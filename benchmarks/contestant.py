@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from benchmarks.case import Settings, is_out_of_memory
+from benchmarks.case import Settings, is_out_of_memory, say
 
 COUNTS = ("proteins", "residues", "attended_pairs", "slots")
 """Contents of a batch: real residues (no CLS, EOS, padding), sum over its proteins of the squared length with
@@ -307,6 +307,7 @@ class ContestantProcess:
         self._process = context.Process(
             target=_serve, args=(name, contestant, theirs, parks), name=f"contestant {name}"
         )
+        began = time.monotonic()
         self._process.start()
         theirs.close()
         try:
@@ -316,8 +317,14 @@ class ContestantProcess:
                     out_of_memory=False,
                 )
             self._receive()  # it is loaded and waits
+            loaded = time.monotonic()
             with device_memory or nullcontext():
+                waited = time.monotonic()
                 self.warmup = self.window(warmup)
+            say(
+                f"{name}: loaded in {loaded - began:.0f} s, {waited - loaded:.0f} s without memory, warm "
+                f"in {time.monotonic() - waited:.0f} s"
+            )
         except BaseException:
             self.close()
             raise

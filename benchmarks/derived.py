@@ -179,11 +179,16 @@ def _title(line: Line) -> str:
 
 def _versions(lines: Sequence[Line]) -> str:
     """Return the versions and commits of the lines on GPUs."""
-    used = on_gpus(lines)
-    versions = dict.fromkeys(
-        f"torch {line['versions']['torch']}, commit {line['commit'][:7]}" for line in used
-    )
-    return f"Measured with {'; '.join(versions)}."
+    commits: dict[str, list[str]] = {}
+    for line in on_gpus(lines):
+        of_version = commits.setdefault(line["versions"]["torch"], [])
+        if line["commit"][:7] not in of_version:
+            of_version.append(line["commit"][:7])
+    parts = [
+        f"torch {version}, commit{'s' * (len(found) > 1)} {', '.join(found)}"
+        for version, found in commits.items()
+    ]
+    return f"Measured with {'; '.join(parts)}."
 
 
 def gains(lines: Sequence[Line]) -> Table:

@@ -66,7 +66,7 @@ TILINGS: Mapping[int, Tilings] = {
     64: _LARGER_HEADS,
 }
 """Tilings by head size, for the head sizes that have kernels. They are the fastest of 8 to 11 tunings of each
-kernel on an H200 (torch 2.11, triton 3.6, packs of ESM-2's sizes; for head size 24 within 1 %)."""
+kernel on an H200 (``benchmarks/tunings.py``; torch 2.11, triton 3.6), at head size 24 within 1 %."""
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,22 @@ def attention_tiles(segments: Segments, num_tokens: int, head_size: int) -> Atte
         head_size: a head size of ``TILINGS``.
     """
     tilings = TILINGS[head_size]
-    forward = _tiles(segments.cumulative, num_tokens, tilings.forward_rows)
+    forward = tile_list(segments.cumulative, num_tokens, tilings.forward_rows)
     if tilings.backward_rows == tilings.forward_rows:
         return AttentionTiles(forward, forward)
-    return AttentionTiles(forward, _tiles(segments.cumulative, num_tokens, tilings.backward_rows))
+    return AttentionTiles(
+        forward, tile_list(segments.cumulative, num_tokens, tilings.backward_rows)
+    )
 
 
-def _tiles(cumulative: Tensor, num_tokens: int, rows: int) -> Tensor:
-    """Return the list (3, N) of the tiles of ``rows`` tokens; N depends on shapes alone."""
+def tile_list(cumulative: Tensor, num_tokens: int, rows: int) -> Tensor:
+    """Return the list (3, N) of the tiles of ``rows`` tokens.
+
+    Args:
+        cumulative: (S + 1,) bounds of the proteins, from 0 to the number of tokens.
+        num_tokens: T, on which N depends together with S.
+        rows: tokens of a tile.
+    """
     starts = cumulative[:-1]
     lengths = cumulative.diff()
     counts = (lengths + (rows - 1)) // rows  # empty segments have no tile

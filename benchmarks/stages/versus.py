@@ -76,8 +76,8 @@ MEMORY_650M = Memory(guidance=15, tuned=72, packed=44, ours=39, states=11)
 MEMORY_300M = Memory(guidance=9, tuned=60, packed=36, ours=30, states=6)
 # Ours was measured on an H200. Memory of the others is that of ours times their tokens, and a fifth. At 8M,
 # 145 s passed there until all contestants were warm, although another start had compiled before, and 210 s
-# of a warm-up beside other cases did not suffice, nor 240 s at 650M. The rounds took 50 s. The other times are
-# estimates. Contestants print their times, which will show what their starts wait for.
+# of a warm-up beside other cases did not suffice, nor 240 s at 650M. The rounds took 50 s. The other times
+# are estimates. Contestants print their times, which will show what their starts wait for.
 SHAPES = (
     Shape("8M", 256, 65536, seconds=200, warm_seconds=240, memory=MEMORY_8M),
     Shape("650M", 32, 16384, seconds=220, warm_seconds=300, memory=MEMORY_650M),

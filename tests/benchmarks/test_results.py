@@ -19,6 +19,9 @@ from tools.plan.rates import BANDWIDTHS, measurements
 REPOSITORY = Path(__file__).parents[2]
 RESULTS = REPOSITORY / "benchmarks" / "results"
 H200 = RESULTS / "h200.jsonl"
+COMMITS = ("a69db570", "6baca149", "a5ada132")
+BEFORE_WINDOWS = "a69db570"
+"""Commit whose windows had no setting."""
 PRIVATE = re.compile(r"(?<![\w/])/[a-z]+/|-fc-|hostname|@|\b\d{1,3}(\.\d{1,3}){3}\b")
 """Absolute paths, names of kernels of rented machines, host names and addresses."""
 
@@ -37,34 +40,38 @@ def test_lines_of_the_gpu_are_whole_and_public(lines: list[Line]) -> None:
     assert len(lines) == len(texts) == len({case_id(line) for line in lines})
     assert not PRIVATE.search(H200.read_text())
     for line in lines:
-        assert line["commit"] == "a69db570" and line["device"] == "NVIDIA H200"
+        assert line["commit"] in COMMITS and line["device"] == "NVIDIA H200"
         assert not line["rehearsal"] and "--out out " in line["command"]
 
 
-def test_a_case_that_was_not_collected_runs_again(lines: list[Line]) -> None:
-    """A line with the verdict ``missed`` counts as done, so an errored collection must have no line."""
+def test_cases_with_a_line_had_no_failure(lines: list[Line]) -> None:
+    """A line with the verdict ``missed`` counts as done, so a failed test must have no line."""
     for line in lines:
         assert line["verdict"] in ("passed", "measured")
         for test in line["figures"].get("tests", {}).values():
             assert test["outcome"] == "passed"
-    assert "hygiene/150M/memory/tests" not in {case_id(line) for line in lines}
 
 
 def test_windows_are_those_of_the_figures(lines: list[Line]) -> None:
     for line in lines:
-        if line["stage"] != "speed":
+        if line["commit"] == BEFORE_WINDOWS and line["stage"] != "speed":
             assert line["window"] is None
+        if line["stage"] != "speed":
             continue
         recipe = line["figures"]["recipe"]
-        assert line["window"] == round(recipe["seconds"], 1)
+        if line["commit"] == BEFORE_WINDOWS:
+            assert line["window"] == round(recipe["seconds"], 1)
+        else:
+            assert line["window"] <= recipe["seconds"]
         assert recipe["seconds"] < 6 or recipe["steps"] == 1
     assert by_size(lines)["150M"]["window"] == 7.8
 
 
 def test_speed_table_has_goals_of_an_h200_only(lines: list[Line]) -> None:
     rows = speed.rows([line for line in lines if line["stage"] == "speed"])
-    assert [row["model"] for row in rows] == ["8M", "35M", "150M", "650M", "3B"]
-    assert rows[0]["goal"] == "3,600,000 (51% reached)" and rows[0]["window"] == "4.5 s, 4 steps"
+    assert [row["model"] for row in rows] == ["8M", "35M", "150M", "650M", "650M", "3B"]
+    assert rows[0]["goal"] == "3,600,000 (95% reached)" and rows[0]["window"] == "4.2 s, 7 steps"
+    assert rows[0]["kernels"] == "attention, products, graph" and rows[1]["kernels"] == "none"
     assert (
         rows[2]["window"] == "7.8 s, 1 step"
         and "(computed)" in rows[3]["residues/s, recipe's steps"]
@@ -95,9 +102,9 @@ def test_usd_follow_from_rate_and_price(lines: list[Line]) -> None:
         hours = 1e9 / line["figures"]["recipe"]["residues_per_second"] / 3600
         assert usd_per_billion(line) == pytest.approx(hours * price.usd)
     text = tables("usd", lines)
-    assert "| ESM-2 8M | NVIDIA H200 | 1.19 |" in text
+    assert "| ESM-2 8M | NVIDIA H200 | 0.64 |" in text
     assert "7.91 USD for an hour of a GPU of ml.p5.48xlarge (us-west-2, 2026-09-01)" in text
-    assert "torch 2.11.0+cu130, commit a69db57" in text
+    assert "torch 2.11.0+cu130, commits a5ada13, a69db57" in text
     assert price_of("A100").usd == pytest.approx(25.91001756 / 8)
     with pytest.raises(KeyError, match="B200"):
         price_of("B200")

@@ -133,7 +133,9 @@ def platform(aws: LocalAws) -> Platform:
     url = f"{aws.url}/moto-api/kubernetes/{ACCOUNT}/{REGION}/{EKS_NAME}"
     release = {"namespace": "kube-system", "name": "dependencies"}
     release["chart"] = str(CHARTS / "hyperpod")
-    urllib.request.urlopen(url, data=json.dumps(release).encode()).close()
+    headers = {"Content-Type": "application/json"}
+    body = json.dumps(release).encode()
+    urllib.request.urlopen(urllib.request.Request(url, body, headers)).close()
     return Platform(vpc, subnets, table["RouteTableId"], group)
 
 

@@ -62,7 +62,7 @@ def address_takers(cluster: Cluster) -> dict[str, Counter[str]]:
             distinct_zones = list(dict.fromkeys(zone_ids(cluster)))
             for zone in distinct_zones[:2]:
                 takers[zone]["accounting_database"] = _DATABASE_ADDRESSES
-        if isinstance(cluster, EksCluster):
+        if isinstance(cluster, EksCluster) and not cluster.kubernetes.existing:
             for zone in control_plane_zones(cluster):
                 takers[zone]["kubernetes"] = _CONTROL_PLANE_ADDRESSES
     for group in cluster.instance_groups:

@@ -66,6 +66,9 @@ class AccessEntry(Section):
 class Kubernetes(Section):
     """EKS control plane."""
 
+    existing: Annotated[str, forms.field(forms.EKS_CLUSTER, max_length=100)] | None = None
+    """Name of an EKS cluster of the account and region to use instead of a new one. It keeps its version,
+    endpoint, logs, role, add-ons and charts, which `make preflight` checks."""
     version: Version = "1.34"
     """Version in quotes, because YAML reads 1.34 as a number; raised one at a time, never lowered. Versions
     that AWS added later are allowed, with a warning."""

@@ -27,8 +27,10 @@ class ResourceNames:
         self.shell_document = f"{name}-shell"
         """Session Manager document that starts a shell as the nodes' user."""
         self.kubernetes_cluster = name
-        """EKS cluster, which has HyperPod's name (`aws eks update-kubeconfig --name`)."""
-        self.control_plane_log_group = f"/aws/eks/{name}/cluster"
+        """EKS cluster, which has HyperPod's name unless it exists already."""
+        if isinstance(cluster, EksCluster) and cluster.kubernetes.existing:
+            self.kubernetes_cluster = cluster.kubernetes.existing
+        self.control_plane_log_group = f"/aws/eks/{self.kubernetes_cluster}/cluster"
         """EKS's only log group (EKS user guide, "Send control plane logs to CloudWatch Logs")."""
         self.lustre_log_group = f"/aws/fsx/{name}-lustre"
         self.node_log_group = f"/aws/sagemaker/Clusters/{name}/nodes"

@@ -152,6 +152,11 @@ PRINCIPAL_ARN = _form(
     "a role or a user of IAM is given by its ARN",
     ("arn:aws:iam::123456789012:role/platform", "arn:aws:iam::123456789012:user/ada"),
 )
+EKS_CLUSTER = _form(
+    r"^[0-9A-Za-z][A-Za-z0-9_-]*$",
+    "an EKS cluster is given by its name",
+    ("lab-eks", "platform_prod"),
+)
 ROLE = _form(
     r"^(arn:aws:iam::\d{12}:role/[\w+=,.@/-]+|[\w+=,.@-]{1,64})$",
     "a role of IAM is given by its name, or by its ARN if it has a path",

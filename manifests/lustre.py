@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from config.resource_names import LUSTRE_CLAIM, LUSTRE_STORAGE_CLASS, TRAINING_UID
 from config.studio import STUDIO_FOLDER
@@ -16,6 +17,10 @@ SHELL_IMAGE = (
     "bdf57e528e45e4433820e045b29b4597825a1c9e38353532d90a01445013f82e"
 )
 """Docker's official image in Amazon ECR Public, by the digest of all architectures."""
+FOLDER_JOB = "lustre-folders"
+"""Beginning of the names of the jobs that create folders of namespaces."""
+HYPERPOD_NODES = {"sagemaker.amazonaws.com/compute-type": "hyperpod"}
+"""Label that HyperPod gives to its nodes."""
 STUDIO_JOBS = "studio-partitions"
 """Name of the job that creates and removes folders for Studio, and of its service account."""
 STUDIO_PROGRAM = Path(__file__).parents[1] / "lifecycle" / "slurm" / "studio" / "partitions.py"
@@ -107,11 +112,17 @@ def volume_name(namespace: str) -> str:
     return f"fsx-{namespace}"
 
 
-def folder_job(namespaces: Sequence[str]) -> Object:
+def folder_job(
+    namespaces: Sequence[str], node_labels: Mapping[str, str] = MappingProxyType({})
+) -> Object:
     """Return a job that creates a folder per namespace, owned by the user of the training image.
 
     Only root may create folders in the root of the file system. The job's name depends on the namespaces, so
     a new namespace creates a new job.
+
+    Args:
+        namespaces: namespaces with a folder.
+        node_labels: labels of the nodes on which the job may run; without labels, all nodes.
     """
     folders = " ".join(f"/fsx/{namespace}" for namespace in namespaces)
     owner = f"{TRAINING_UID}:{TRAINING_UID}"
@@ -126,7 +137,9 @@ def folder_job(namespaces: Sequence[str]) -> Object:
         "volumeMounts": [{"name": "fsx", "mountPath": "/fsx"}],
     }
     pod = _folder_pod(container, [_LUSTRE_VOLUME])
-    return _job("lustre-folders", {"backoffLimit": 10, "template": {"spec": pod}})
+    placement = {"nodeSelector": dict(node_labels)} if node_labels else {}
+    template = {"spec": {**pod, **placement}}
+    return _job(FOLDER_JOB, {"backoffLimit": 10, "template": template})
 
 
 _LUSTRE_VOLUME: Object = {"name": "fsx", "persistentVolumeClaim": {"claimName": LUSTRE_CLAIM}}

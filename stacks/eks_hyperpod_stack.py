@@ -11,10 +11,11 @@ from aws_cdk import aws_sagemaker as sagemaker
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.kubernetes import NO_USERS, version_warning
 from config.proxy_environment import proxy_environment
+from config.resource_names import ResourceNames
 from config.storage import EFA_CLIENT_SHA256, EFA_CLIENT_URL
-from constructs import Construct
+from constructs import Construct, IDependable
 from constructs.eks.cluster_services import ClusterServices
-from constructs.eks.hyperpod_chart import HyperPodChart
+from constructs.eks.hyperpod_chart import HyperPodChart, agent_role
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.nodes import NodePrerequisites, NodeWaiter, PodInterfaces
 from constructs.eks.studio_access import StudioAccess
@@ -48,6 +49,8 @@ LUSTRE_EFA_SCRIPT = SCRIPTS.with_name("slurm") / "set_up_lustre_efa.sh"
 class EksHyperPodStack(Stack):
     """Control plane, nodes, and the services on them, which can be destroyed overnight.
 
+    An existing EKS cluster stays as it is: the stack adds nodes, and objects and access of its own.
+
     The resources are created in three phases: those that need no nodes, the nodes, and those that need nodes.
     Each phase depends on the whole phase before it, and is deleted before it.
     """
@@ -73,19 +76,18 @@ class EksHyperPodStack(Stack):
         kubernetes = KubernetesCluster(
             self, "Kubernetes", settings=cluster, network=network, key=key
         )
-        if not cluster.kubernetes.access:
+        exists = kubernetes.is_existing
+        if not (cluster.kubernetes.access or exists):
             Annotations.of(self).add_warning_v2("hyperpod-esm2:no-users", NO_USERS)
-        if warning := version_warning(cluster.kubernetes.version):
+        if not exists and (warning := version_warning(cluster.kubernetes.version)):
             Annotations.of(self).add_warning_v2("hyperpod-esm2:kubernetes-version", warning)
 
         without_nodes = NodePrerequisites(self, "WithoutNodes", kubernetes=kubernetes)
-        try:
-            folder = chart_folder("hyperpod")
-        except ValueError as error:
-            # The error is an annotation of this stack, so that the other stacks can still be deployed.
-            Annotations.of(self).add_error(str(error))
+        if exists:
+            # The chart is installed already, and its agent needs a role for this cluster's log groups.
+            agent_role(without_nodes, kubernetes)
         else:
-            HyperPodChart(without_nodes, "Chart", kubernetes=kubernetes, folder=folder)
+            self._chart(without_nodes, kubernetes)
 
         # The training code is not uploaded, because it is in the image.
         files = Construct(self, "NodeFiles")
@@ -109,9 +111,17 @@ class EksHyperPodStack(Stack):
             key=key,
         )
         log = log_group(self, "FunctionLog", key=key)
-        interfaces = PodInterfaces(
-            self, "PodInterfaces", settings=cluster, security_group=network.security_group, log=log
-        )
+        first: list[IDependable] = [without_nodes, entry.upload]
+        # An existing EKS cluster has interfaces of others, and its network outlives the nodes.
+        if not exists:
+            interfaces = PodInterfaces(
+                self,
+                "PodInterfaces",
+                settings=cluster,
+                security_group=network.security_group,
+                log=log,
+            )
+            first.append(interfaces.resource)
         own = node_roles.eks_node_statements(self, network, kubernetes.arn)
         created: list[iam.Role] = []
         if not all(group.execution_role for group in cluster.instance_groups):
@@ -131,7 +141,7 @@ class EksHyperPodStack(Stack):
             for group in cluster.instance_groups
         ]
         hyperpod = self._hyperpod(cluster, network, groups, kubernetes.arn, key)
-        hyperpod.node.add_dependency(*created, without_nodes, entry.upload, interfaces.resource)
+        hyperpod.node.add_dependency(*created, *first)
 
         waiter = NodeWaiter(self, "NodeWaiter", kubernetes=kubernetes, hyperpod=hyperpod, log=log)
         services = ClusterServices(
@@ -159,10 +169,13 @@ class EksHyperPodStack(Stack):
             CostBudget(
                 self, "Budget", cluster=cluster, budget=cluster.budget, alerts=storage.alerts
             )
+        eks_name = ResourceNames(cluster).kubernetes_cluster
         outputs = {
             "ClusterName": cluster.name,
             "ClusterArn": hyperpod.attr_cluster_arn,
-            "KubeconfigCommand": f"aws eks update-kubeconfig --name {cluster.name} --region {cluster.region}",
+            "KubeconfigCommand": (
+                f"aws eks update-kubeconfig --name {eks_name} --region {cluster.region}"
+            ),
             "LifecycleSourceS3Uri": lifecycle.s3_uri,
             "DataBucketName": storage.data_bucket.bucket_name,
             "ArtifactBucketName": lifecycle.bucket_name,
@@ -173,6 +186,16 @@ class EksHyperPodStack(Stack):
         }
         for name, value in outputs.items():
             CfnOutput(self, name, value=value)
+
+    def _chart(self, scope: Construct, kubernetes: KubernetesCluster) -> None:
+        """Install HyperPod's chart."""
+        try:
+            folder = chart_folder("hyperpod")
+        except ValueError as error:
+            # The error is an annotation of this stack, so that the other stacks can still be deployed.
+            Annotations.of(self).add_error(str(error))
+        else:
+            HyperPodChart(scope, "Chart", kubernetes=kubernetes, folder=folder)
 
     def _hyperpod(
         self,

@@ -15,7 +15,7 @@ from aws_cdk.lambda_layer_kubectl_v34 import KubectlV34Layer
 
 from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
-from config.resource_names import CLUSTER_TAG, job_namespaces
+from config.resource_names import CLUSTER_TAG, ResourceNames, job_namespaces
 from config.studio import SlurmStudioProfile, Studio, StudioProfile
 from config.studio_people import (
     cluster_users,
@@ -268,7 +268,8 @@ class StudioStack(Stack):
             statements += [self._storage.mlflow.to_log_runs, *self._storage.mlflow.to_look_at_runs]
         if isinstance(cluster, EksCluster):
             assert tools
-            arn = f"arn:{self.partition}:eks:{self.region}:{self.account}:cluster/{cluster.name}"
+            name = ResourceNames(cluster).kubernetes_cluster
+            arn = f"arn:{self.partition}:eks:{self.region}:{self.account}:cluster/{name}"
             object_arn = f"arn:{self.partition}:s3:::{tools.bucket_name}/{tools.object_key}"
             statements += [
                 Statement("FindCluster", ["eks:DescribeCluster"], [arn]),

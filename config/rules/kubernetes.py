@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from functools import partial
 from ipaddress import IPv4Network
 
-from config.cluster import ZONES_WITHOUT_CONTROL_PLANE, control_plane_zones, zone_ids
+from config.cluster import (
+    ZONES_WITHOUT_CONTROL_PLANE,
+    NewVpc,
+    control_plane_zones,
+    existing_security_groups,
+    zone_ids,
+)
 from config.eks_cluster import EksCluster, lasting_groups, scaled_groups
 from config.facts.regions import HEALTH_MONITORING_REGIONS
 from config.reading.violation import Violation, key_path
@@ -25,6 +31,15 @@ from config.stack_division import MAX_RESOURCES, most_entries
 from config.task_governance import MAX_NAME, team_namespace
 from config.text_forms import LABEL_KEY, TEAM_NAME
 
+SETTINGS_OF_A_NEW_CONTROL_PLANE = (
+    "version",
+    "endpoint",
+    "public_access_cidrs",
+    "control_plane_logs",
+    "control_plane_log_days",
+    "role",
+)
+"""Fields of ``kubernetes`` that describe the control plane itself."""
 _PATH = "kubernetes.public_access_cidrs"
 _EXAMPLE = "203.0.113.0/24"
 """Range reserved for examples (RFC 5737); example files with it are valid."""
@@ -39,7 +54,7 @@ _RESERVED_DOMAINS = ("kubernetes.io", "k8s.io", "k8s.aws", "amazonaws.com")
 
 
 def control_plane_has_two_zones(cluster: EksCluster) -> Iterator[Violation]:
-    if len(control_plane_zones(cluster)) >= 2:
+    if cluster.kubernetes.existing or len(control_plane_zones(cluster)) >= 2:
         return
     zones = list(dict.fromkeys(zone_ids(cluster)))
     got = f"zones {', '.join(zones)}" if len(zones) > 1 else f"{zones[0]} only"
@@ -47,6 +62,20 @@ def control_plane_has_two_zones(cluster: EksCluster) -> Iterator[Violation]:
     if any(zone in ZONES_WITHOUT_CONTROL_PLANE for zone in zones):
         allowed += f", and is never in {', '.join(sorted(ZONES_WITHOUT_CONTROL_PLANE))}"
     yield Violation("network", got, allowed, "add a zone to the network; nodes stay in the first")
+
+
+def existing_control_plane_keeps_its_settings(cluster: EksCluster) -> Iterator[Violation]:
+    kubernetes = cluster.kubernetes
+    if kubernetes.existing is None:
+        return
+    for name in SETTINGS_OF_A_NEW_CONTROL_PLANE:
+        if name in kubernetes.model_fields_set:
+            yield Violation(
+                f"kubernetes.{name}",
+                getattr(kubernetes, name),
+                f"EKS cluster {kubernetes.existing} exists already, and the stacks change nothing of it",
+                "remove it, or kubernetes.existing",
+            )
 
 
 def public_ranges_are_public(cluster: EksCluster) -> Iterator[Violation]:
@@ -189,6 +218,36 @@ RULES = (
         "only Karpenter uses it, and autoscaling is none",
         "remove it, or set autoscaling to karpenter",
     ),
+    # They would have no effect, so the file would describe another cluster than the one that exists.
+    existing_control_plane_keeps_its_settings,
+    # Nodes reach the control plane through its interfaces, which stay in its VPC for good (EKS user guide,
+    # "View Amazon EKS networking requirements").
+    EksRule(
+        "network.vpc",
+        lambda cluster: cluster.kubernetes.existing and isinstance(cluster.network, NewVpc),
+        "EKS cluster {cluster.kubernetes.existing} has its interfaces in an existing VPC",
+        "set vpc: existing with that VPC and its subnets",
+    ),
+    # The interfaces admit the members of the cluster's groups only, and the stacks change no existing group
+    # (EKS user guide, "View Amazon EKS security group requirements for clusters").
+    EksRule(
+        "network.security_group_ids",
+        lambda cluster: (
+            cluster.kubernetes.existing
+            and not isinstance(cluster.network, NewVpc)
+            and not existing_security_groups(cluster)
+        ),
+        "the control plane of {cluster.kubernetes.existing} admits only members of its own groups",
+        "set its group: `aws eks describe-cluster --name {cluster.kubernetes.existing} --query"
+        " cluster.resourcesVpcConfig.clusterSecurityGroupId`",
+    ),
+    # CloudWatch's add-on observes all nodes of the EKS cluster, also those of others.
+    EksRule(
+        "container_insights",
+        lambda cluster: cluster.kubernetes.existing and cluster.container_insights,
+        "the stacks install no add-on in an existing EKS cluster",
+        "remove it, and install the add-on amazon-cloudwatch-observability there",
+    ),
     # EKS requires subnets of two zones (EKS user guide, "View Amazon EKS networking requirements").
     control_plane_has_two_zones,
     # Without ranges, EKS opens the endpoint to the whole internet.
@@ -196,6 +255,7 @@ RULES = (
         _PATH,
         lambda cluster: (
             cluster.kubernetes.endpoint == "public_and_private"
+            and not cluster.kubernetes.existing
             and not cluster.kubernetes.public_access_cidrs
         ),
         "a public endpoint requires address ranges",
@@ -205,7 +265,9 @@ RULES = (
     EksRule(
         _PATH,
         lambda cluster: (
-            cluster.kubernetes.endpoint == "private" and cluster.kubernetes.public_access_cidrs
+            cluster.kubernetes.endpoint == "private"
+            and not cluster.kubernetes.existing
+            and cluster.kubernetes.public_access_cidrs
         ),
         "a private endpoint is reachable only from the VPC",
         "remove them, or set kubernetes.endpoint to public_and_private",
@@ -237,7 +299,8 @@ RULES = (
     # The kubelet may not set labels of these domains (NodeRestriction), and the node would not join.
     keys_are_free,
     taints_are_distinct,
-    # Nothing else is placed or started without CoreDNS, certificates, operators and controllers.
+    # Nothing else is placed or started without CoreDNS, certificates, operators and controllers. In an
+    # existing EKS cluster, the job that creates folders in Lustre needs a node of HyperPod.
     EksRule(
         "instance_groups",
         lambda cluster: not lasting_groups(cluster),

@@ -54,15 +54,7 @@ class HyperPodChart(Construct):
         self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster, folder: Path
     ) -> None:
         super().__init__(scope, construct_id)
-        # The agent reports faults to CloudWatch, and its pods have no access to the node's credentials.
-        agent = PodRole(
-            self,
-            "HealthAgent",
-            kubernetes=kubernetes,
-            namespaces=[AGENT_NAMESPACE],
-            service_account=HEALTH_AGENT,
-            statements=cluster_log_statements(Stack.of(self), kubernetes.settings.name),
-        )
+        agent = agent_role(self, kubernetes)
         chart = eks.HelmChart(
             self,
             "Chart",
@@ -89,6 +81,21 @@ class HyperPodChart(Construct):
                 restore_patch={"spec": {"template": {"spec": empty}}},
             )
             applied.node.add_dependency(chart)
+
+
+def agent_role(scope: Construct, kubernetes: KubernetesCluster) -> PodRole:
+    """Create the role of the chart's health monitoring agent.
+
+    The agent reports faults to CloudWatch, and its pods have no access to the node's credentials.
+    """
+    return PodRole(
+        scope,
+        "HealthAgent",
+        kubernetes=kubernetes,
+        namespaces=[AGENT_NAMESPACE],
+        service_account=HEALTH_AGENT,
+        statements=cluster_log_statements(Stack.of(scope), kubernetes.settings.name),
+    )
 
 
 def _patches(settings: EksCluster) -> list[_PodPatch]:

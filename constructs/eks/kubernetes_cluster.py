@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from aws_cdk import Annotations, NestedStack, RemovalPolicy, Stack
@@ -49,6 +50,9 @@ class KubernetesCluster(Construct):
 
     Nodes, control plane and installer share the cluster's security group: HyperPod's nodes are not in the
     group that EKS creates, and the interface endpoints admit no other group.
+
+    An existing control plane keeps all that it has. It receives access entries, and objects and pod roles of
+    this HyperPod cluster.
     """
 
     def __init__(
@@ -63,6 +67,40 @@ class KubernetesCluster(Construct):
         super().__init__(scope, construct_id)
         self.settings = settings
         self.key = key
+        existing = settings.kubernetes.existing
+        self.is_existing = existing is not None
+        """Whether the control plane, its add-ons and charts belong to others."""
+        # The library's type annotations do not declare that a cluster implements the interface.
+        cluster = (
+            self._import(existing, network)
+            if existing
+            else cast(eks.ICluster, self._create(network))
+        )
+        self.name = cluster.cluster_name
+        self.arn = cluster.cluster_arn
+        self.cluster = cluster
+        self.installer_access = [self._installer_entry(cluster)] if existing else []
+        """Access entry of the installer in an existing cluster. The library creates that of a new one."""
+        parts = division(settings)
+        for index, entry in enumerate(parts.entries):
+            self.access(self, f"Access{index}", entry)
+        for number, entries in parts.entry_stacks.items():
+            stack = NestedStack(self, f"Access-{number}", suppress_template_indentation=True)
+            for entry in entries:
+                self.access(stack, entry.principal_arn, entry)
+        # The library would keep the installer's logs after the stack is deleted, and under another key.
+        parent = self if existing else cast(Construct, cluster)
+        installer = cast(Construct, parent.node.find_child("KubectlProvider"))
+        for child in installer.node.find_all():
+            if isinstance(child, logs.CfnLogGroup):
+                child.retention_in_days = INSTALLER_LOG_DAYS
+                child.kms_key_id = key.key_arn if key else None
+                child.apply_removal_policy(RemovalPolicy.DESTROY)
+        acknowledge_kubectl(installer)
+
+    def _create(self, network: Network) -> eks.Cluster:
+        settings = self.settings
+        key = self.key
         kubernetes = settings.kubernetes
         names = ResourceNames(settings)
         if kubernetes.endpoint == "private":
@@ -97,10 +135,9 @@ class KubernetesCluster(Construct):
             default_capacity_type=eks.DefaultCapacityType.NODEGROUP,
             default_capacity=0,
             kubectl_provider_options=eks.KubectlProviderOptions(
-                # kubectl 1.34 supports control planes from 1.33 to 1.35.
-                kubectl_layer=KubectlV34Layer(self, "KubectlLayer"),
+                kubectl_layer=self._kubectl_layer(),
                 security_groups=[network.security_group],
-                environment=proxy_environment(settings) or None,
+                environment=self._installer_environment,
             ),
         )
         resource = cluster.node.default_child
@@ -110,31 +147,56 @@ class KubernetesCluster(Construct):
             _limit_to_own_cluster(cluster.role, names.kubernetes_cluster)
         # The warning is about tags for load balancers, which the cluster does not have.
         Annotations.of(cluster).acknowledge_warning("@aws-cdk/aws-eks:clusterMustManuallyTagSubnet")
-        self.name = cluster.cluster_name
-        self.arn = cluster.cluster_arn
-        # The library's type annotations do not declare that a cluster implements the interface.
-        self.cluster = cast(eks.ICluster, cluster)
-        parts = division(settings)
-        for index, entry in enumerate(parts.entries):
-            self.access(self, f"Access{index}", entry)
-        for number, entries in parts.entry_stacks.items():
-            stack = NestedStack(self, f"Access-{number}", suppress_template_indentation=True)
-            for entry in entries:
-                self.access(stack, entry.principal_arn, entry)
-        # The library would keep the installer's logs after the stack is deleted, and under another key.
-        for child in cluster.node.find_child("KubectlProvider").node.find_all():
-            if isinstance(child, logs.CfnLogGroup):
-                child.retention_in_days = INSTALLER_LOG_DAYS
-                child.kms_key_id = key.key_arn if key else None
-                child.apply_removal_policy(RemovalPolicy.DESTROY)
         _acknowledge(cluster, settings)
-        acknowledge_kubectl(cluster)
+        return cluster
 
-    def access(self, scope: Construct, construct_id: str, entry: AccessEntry) -> None:
+    def _import(self, name: str, network: Network) -> eks.ICluster:
+        """Refer to the existing cluster, with an installer in the nodes' subnets and security groups."""
+        groups = [
+            ec2.SecurityGroup.from_security_group_id(
+                self, f"SecurityGroup{index}", group_id, mutable=False
+            )
+            for index, group_id in enumerate(network.security_group_ids)
+        ]
+        imported = partial(
+            eks.Cluster.from_cluster_attributes, self, cluster_name=name, vpc=network.vpc
+        )
+        installer = eks.KubectlProvider(
+            self,
+            "KubectlProvider",
+            # The library requires a cluster for an installer, and an installer for a cluster.
+            cluster=imported(id="ClusterOfInstaller"),
+            kubectl_layer=self._kubectl_layer(),
+            environment=self._installer_environment,
+            private_subnets=network.private_subnets,
+            security_groups=groups,
+        )
+        return imported(id="Cluster", kubectl_provider=installer)
+
+    def _installer_entry(self, cluster: eks.ICluster) -> eks_v1.CfnAccessEntry:
+        provider = cluster.kubectl_provider
+        assert provider is not None, "it was created"
+        assert provider.role is not None, "the library creates one"
+        entry = AccessEntry.model_construct(
+            principal_arn=provider.role.role_arn, level="cluster_admin", namespaces=[]
+        )
+        return self.access(self, "InstallerAccess", entry)
+
+    @property
+    def _installer_environment(self) -> dict[str, str] | None:
+        return proxy_environment(self.settings) or None
+
+    def _kubectl_layer(self) -> KubectlV34Layer:
+        """Return the programs. kubectl 1.34 supports control planes from 1.33 to 1.35."""
+        return KubectlV34Layer(self, "KubectlLayer")
+
+    def access(
+        self, scope: Construct, construct_id: str, entry: AccessEntry
+    ) -> eks_v1.CfnAccessEntry:
         """Create an access entry, of level 1 because the library's own access entries have no groups."""
         policies = f"arn:{Stack.of(self).partition}:eks::aws:cluster-access-policy"
         policy = f"{policies}/{_ACCESS_POLICIES[entry.level]}"
-        eks_v1.CfnAccessEntry(
+        return eks_v1.CfnAccessEntry(
             scope,
             construct_id,
             cluster_name=self.name,
@@ -159,12 +221,15 @@ class KubernetesCluster(Construct):
         configuration: Mapping[str, Any] | None = None,
         *,
         after: Sequence[IDependable] = (),
-    ) -> eks_v1.CfnAddon:
+    ) -> Construct:
         """Install an EKS add-on in the version that `config.facts.addons` lists for this Kubernetes version.
 
         The construct is of level 1, because the library's own add-ons cannot resolve conflicts. Conflicts are
-        overwritten, because the stack is the source of truth.
+        overwritten, because the stack is the source of truth. An existing cluster keeps its own add-ons,
+        which `make preflight` checks; the construct then has no resources.
         """
+        if self.is_existing:
+            return Construct(scope, construct_id)
         addon = eks_v1.CfnAddon(
             scope,
             construct_id,
@@ -172,12 +237,7 @@ class KubernetesCluster(Construct):
             addon_name=name,
             addon_version=addon_version(self.settings.kubernetes.version, name),
             resolve_conflicts="OVERWRITE",
-            configuration_values=(
-                # Tokens contain no quotes or backslashes, so JSON does not change them.
-                json.dumps(configuration, sort_keys=True, separators=(",", ":"))
-                if configuration
-                else None
-            ),
+            configuration_values=configuration_text(configuration) if configuration else None,
         )
         addon.node.add_dependency(*after)
         return addon
@@ -193,7 +253,8 @@ class KubernetesCluster(Construct):
     ) -> eks.KubernetesManifest:
         """Create Kubernetes objects in their order, by one resource.
 
-        Existing objects are taken over. Retained objects are deleted with the EKS cluster.
+        Existing objects are taken over. Retained objects are deleted with the EKS cluster, unless it existed
+        before.
         """
         manifest = eks.KubernetesManifest(
             scope,
@@ -203,8 +264,16 @@ class KubernetesCluster(Construct):
             overwrite=True,
             removal_policy=removal,
         )
-        manifest.node.add_dependency(*after)
+        manifest.node.add_dependency(*self.installer_access, *after)
         return manifest
+
+
+def configuration_text(configuration: Mapping[str, Any]) -> str:
+    """Return an add-on's configuration values.
+
+    Tokens contain no quotes or backslashes, so JSON does not change them.
+    """
+    return json.dumps(configuration, sort_keys=True, separators=(",", ":"))
 
 
 def _limit_to_own_cluster(role: iam.IRole, cluster_name: str) -> None:

@@ -14,6 +14,7 @@ from constructs.eks.pod_role import PodRole
 from constructs.nodes.node_roles import describe_file_systems
 from constructs.storage.file_systems import LustreFileSystem
 from manifests.lustre import (
+    HYPERPOD_NODES,
     LustreVolume,
     folder_job,
     persistent_volume,
@@ -49,15 +50,19 @@ class LustreVolumes(Construct):
         super().__init__(scope, construct_id)
         # The driver provisions no file systems. With a role, its controller also receives the region, which
         # it would otherwise read from the instance metadata, and pods cannot reach that.
-        role = PodRole(
-            self,
-            "ControllerRole",
-            kubernetes=kubernetes,
-            namespaces=[SYSTEM_NAMESPACE],
-            service_account=CONTROLLER_ACCOUNT,
-            statements=[describe_file_systems()],
-        )
-        driver = kubernetes.addon(self, "Driver", addons.LUSTRE_DRIVER, after=[role])
+        roles: list[IDependable] = []
+        # In an existing cluster, the driver may serve others with a role of its own.
+        if not kubernetes.is_existing:
+            role = PodRole(
+                self,
+                "ControllerRole",
+                kubernetes=kubernetes,
+                namespaces=[SYSTEM_NAMESPACE],
+                service_account=CONTROLLER_ACCOUNT,
+                statements=[describe_file_systems()],
+            )
+            roles.append(role)
+        driver = kubernetes.addon(self, "Driver", addons.LUSTRE_DRIVER, after=roles)
         self._kubernetes = kubernetes
         self._volume = LustreVolume(
             lustre.file_system_id, lustre.dns_name, lustre.mount_name, lustre.capacity_gib
@@ -99,4 +104,6 @@ class LustreVolumes(Construct):
         manifest = partial(self._kubernetes.manifest, scope, removal=RemovalPolicy.RETAIN)
         volumes = manifest("Volumes", [*common, *volume_objects], after=[after])
         claims = manifest("Claims", claim_objects, after=[volumes])
-        manifest("Folders", [folder_job(with_folder)], after=[claims])
+        # In an existing cluster, other nodes need not reach the file system.
+        labels = HYPERPOD_NODES if self._kubernetes.is_existing else {}
+        manifest("Folders", [folder_job(with_folder, labels)], after=[claims])

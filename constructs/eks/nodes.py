@@ -47,8 +47,9 @@ class NodePrerequisites(Construct):
         )
         kubernetes.addon(self, "KubeProxy", addons.KUBE_PROXY)
         kubernetes.addon(self, "PodIdentityAgent", addons.POD_IDENTITY_AGENT)
-        if not kubernetes.settings.kubernetes.pod_metadata_access:
-            # The CNI defines the kind of object.
+        if not (kubernetes.settings.kubernetes.pod_metadata_access or kubernetes.is_existing):
+            # The CNI defines the kind of object. In an existing cluster, the policy would also apply to the
+            # pods of others; only the firewall rules of the nodes apply there.
             kubernetes.manifest(self, "MetadataPolicy", [metadata_policy()], after=[cni])
 
 
@@ -82,7 +83,8 @@ class NodeWaiter(Construct):
     """Wait until the groups for Kubernetes's own pods have nodes that can run pods; deletion does nothing.
 
     HyperPod's state of a node, Running, is about the machine. Only Kubernetes reports that the node has
-    joined and has a network. Without this check, every later add-on would fail after its own timeout.
+    joined and has a network. Without this check, every later add-on would fail after its own timeout. In an
+    existing EKS cluster, which may have other nodes, the check of Kubernetes proves only that it answers.
     """
 
     def __init__(
@@ -137,7 +139,7 @@ class NodeWaiter(Construct):
             timeout=READY_WITHIN,
         )
         """Resource that all resources that need nodes depend on."""
-        self.ready.node.add_dependency(running)
+        self.ready.node.add_dependency(running, *kubernetes.installer_access)
 
 
 class PodInterfaces(Construct):

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from aws_cdk import Stack
+from aws_cdk import CfnOutput, Stack
 
 from config.eks_cluster import EksCluster
 from config.facts import addons
 from config.facts.instance_catalogue import instance_type
 from constructs import Construct
-from constructs.eks.kubernetes_cluster import KubernetesCluster
+from constructs.eks.kubernetes_cluster import KubernetesCluster, configuration_text
 from constructs.eks.pod_role import PodRole
 from constructs.monitoring.metrics_workspace import MetricsWorkspace
 from constructs.nodes.node_roles import metrics_statement
@@ -28,6 +28,8 @@ _LEVELS = {
     "scalingMetrics": "DISABLED",
     "networkMetrics": "DISABLED",
 }
+ADDON_OUTPUT = "ObservabilityAddonCommand"
+"""Output of the stack with the command that installs the add-on in an existing EKS cluster."""
 INSIGHTS_LOGS = ("application", "dataplane", "host", "performance")
 """Kinds of the add-on's log groups; the add-on determines their names."""
 
@@ -76,6 +78,14 @@ class Observability(Construct):
             "metricsProvider": provider,
         }
         kubernetes.addon(self, "Addon", addons.OBSERVABILITY, configuration, after=[role])
+        if kubernetes.is_existing:
+            # The addresses in the configuration are known at the deployment only.
+            command = (
+                f"aws eks create-addon --cluster-name {kubernetes.name} --addon-name {addons.OBSERVABILITY} "
+                f"--configuration-values '{configuration_text(configuration)}'"
+            )
+            output = CfnOutput(self, "Command", value=command)
+            output.override_logical_id(ADDON_OUTPUT)
 
 
 def _levels(settings: EksCluster) -> dict[str, str]:

@@ -13,7 +13,7 @@ from aws_cdk import aws_ssm as ssm
 
 from config.eks_cluster import EksCluster
 from config.facts import addons
-from config.resource_names import POD_SECURITY, tags_of
+from config.resource_names import POD_SECURITY, ResourceNames, tags_of
 from config.stack_division import division
 from config.task_governance import BORROW_LIMIT_PERCENT, Team, team_namespace
 from config.task_governance import TaskGovernance as Settings
@@ -137,7 +137,8 @@ def _statements(
     here = f"{stack.region}:{stack.account}"
     governed = f"arn:{stack.partition}:sagemaker:{here}"
     in_eks = f"arn:{stack.partition}:eks:{here}"
-    entries = f"{in_eks}:access-entry/{settings.name}/*"
+    name = ResourceNames(settings).kubernetes_cluster
+    entries = f"{in_eks}:access-entry/{name}/*"
     policies = f"arn:{stack.partition}:eks::aws:cluster-access-policy/{_POLICIES}"
     chosen_later = "the service chooses the last part"
     return [
@@ -163,7 +164,7 @@ def _statements(
         Statement(
             "FindKueue",
             ["eks:DescribeAddon", "eks:DescribeCluster", "eks:ListAddons"],
-            [eks_arn, f"{in_eks}:addon/{settings.name}/*"],
+            [eks_arn, f"{in_eks}:addon/{name}/*"],
             why=chosen_later,
         ),
         Statement(

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from aws_cdk import Acknowledgment, CfnElement, CfnResource, Stack, Token, Validations
-from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_lambda as lambda_
 
 from constructs import Construct, IConstruct
@@ -87,11 +86,9 @@ def acknowledge_provider(construct: Construct) -> None:
     acknowledge(construct, findings)
 
 
-def acknowledge_kubectl(cluster: eks.Cluster) -> None:
+def acknowledge_kubectl(provider: Construct) -> None:
     """Accept findings on the installer of charts and manifests."""
-    stack = Stack.of(cluster)
-    provider = cluster.node.find_child("KubectlProvider")
-    assert isinstance(provider, Construct)
+    stack = Stack.of(provider)
     condition = provider.node.find_child("Handler").node.find_child("HasEcrPublic")
     assert isinstance(condition, CfnElement)
     public = "iam::aws:policy/AmazonElasticContainerRegistryPublicReadOnly"

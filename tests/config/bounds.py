@@ -50,6 +50,7 @@ AWS_BOUNDS: dict[str, tuple[str, str]] = {
     "Studio.max_space_gib": _SPACE_SIZE,
     "Studio.space_gib": _SPACE_SIZE,
     "StudioProfile.name": (SAGEMAKER, "UserProfileName"),
+    "Kubernetes.existing": ("eks", "ClusterName"),
     "Taint.key": (SAGEMAKER, "ClusterKubernetesTaintKey"),
     "TaskGovernance.priority_classes": (SAGEMAKER, "PriorityClassList"),
     "Team.fair_share_weight": (SAGEMAKER, "FairShareWeight"),

@@ -214,6 +214,15 @@ _SCALED = {
 
 EKS_EDGES: dict[str, tuple[str, dict[str, Any]]] = {
     "existing VPC": ("eks-existing", {}),
+    "existing EKS cluster with nodes in one zone": (
+        "eks-existing",
+        {
+            "kubernetes.existing": "lab-eks",
+            "kubernetes.version": DELETED,
+            "network.security_group_ids": ["sg-0123456789abcdef0"],
+            "network.private_subnets[1]": DELETED,
+        },
+    ),
     "Kubeflow's operator": ("eks", {"training_operator": "kubeflow"}),
     "earlier Kubernetes": ("eks", {"kubernetes.version": "1.33"}),
     "Kubernetes that AWS added later": ("eks", {"kubernetes.version": "1.36"}),

@@ -7,11 +7,14 @@ entries when the group is deleted after the cluster.
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import re
 import secrets
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from moto.core.responses import ActionResult, EmptyResult
@@ -103,6 +106,8 @@ class ControlPlane:
     """Access policies by entry and policy."""
     kubernetes: Kubernetes = field(default_factory=Kubernetes)
     is_active: bool = True
+    own_group: str = field(default_factory=lambda: f"sg-{secrets.token_hex(9)[:17]}")
+    """Security group that EKS creates."""
 
     @property
     def name(self) -> str:
@@ -113,7 +118,7 @@ class ControlPlane:
         return cluster_arn(self.account_id, self.region, self.name)
 
     def describe(self) -> dict[str, Any]:
-        groups = {"clusterSecurityGroupId": f"sg-{secrets.token_hex(9)[:17]}"}
+        groups = {"clusterSecurityGroupId": self.own_group}
         return {
             **self.settings,
             "arn": self.arn,
@@ -502,11 +507,15 @@ def delete_log_group(self: LogsBackend, log_group_name: str) -> None:
 
 
 def kubernetes_contents(
-    _request: Any, full_url: str, _headers: Any
+    request: Any, full_url: str, _headers: Any
 ) -> tuple[int, dict[str, str], str]:
-    """Answer what is in a control plane; no API of AWS's."""
+    """Answer what is in a control plane, after an owner installed a posted chart; no API of AWS's."""
     account_id, region, name = full_url.split("/")[-3:]
     contents = control_plane(account_id, region, name).kubernetes
+    if request.method == "POST":
+        release = json.loads(request.data)
+        chart = _zipped(Path(release["chart"]))
+        contents.upgrade(release["namespace"], release["name"], chart, {}, create=False)
     told = {
         "objects": {str(key): found for key, found in sorted(contents.objects.items())},
         "releases": {
@@ -515,6 +524,15 @@ def kubernetes_contents(
         },
     }
     return 200, {}, json.dumps(told)
+
+
+def _zipped(folder: Path) -> bytes:
+    """Return the files of a chart's folder, as an asset of the CDK has them."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as files:
+        for path in sorted(folder.rglob("*")):
+            files.write(path, path.relative_to(folder).as_posix())
+    return archive.getvalue()
 
 
 OPERATIONS = (

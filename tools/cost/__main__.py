@@ -169,6 +169,11 @@ def unpriced_notes(cluster: AnyCluster) -> list[str]:
     """Return notes about features that the table does not show: billed by use, or without effect."""
     lustre = cluster.storage.lustre
     notes = [f"{EFA_NOT_CONFIGURED}."] if lustre and lustre.lacks_efa_client else []
+    if isinstance(cluster, EksCluster) and cluster.kubernetes.existing:
+        notes.append(
+            f"Not in the total: the control plane of EKS cluster {cluster.kubernetes.existing}, which is"
+            " billed already."
+        )
     if isinstance(cluster, EksCluster) and cluster.container_insights:
         notes.append(
             "Not in the total: Container Insights, which bills per observation and for its logs."

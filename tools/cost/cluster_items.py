@@ -47,7 +47,8 @@ def _nodes(cluster: AnyCluster, usage: Usage) -> Iterator[Item]:
             what = f"{group.num_instances} * {group.instance_type}"
             key = f"hyperpod.{group.instance_type}"
             yield Item("Compute", what, key, group.num_instances * usage.hours, "nodes")
-    if isinstance(cluster, EksCluster):
+    # The bill of an existing EKS cluster is its owner's.
+    if isinstance(cluster, EksCluster) and not cluster.kubernetes.existing:
         yield from _control_plane(cluster, usage)
     with_volumes = [
         group for group in cluster.instance_groups if group.num_instances and group.ebs_gib

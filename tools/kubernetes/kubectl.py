@@ -199,9 +199,10 @@ def kubeconfig_of(cluster: EksCluster, profile: str | None) -> Manifest:
     eks = aws_client(open_session(region=cluster.region, profile=profile), "eks")
     described = if_present(eks.describe_cluster, name=name)
     if described is None:
-        raise ValueError(
-            f"there is no EKS cluster {name} in {cluster.region}; make deploy creates it"
-        )
+        remedy = "make deploy creates it"
+        if cluster.kubernetes.existing:
+            remedy = "set kubernetes.existing to one that exists"
+        raise ValueError(f"there is no EKS cluster {name} in {cluster.region}; {remedy}")
     found = described["cluster"]
     if "endpoint" not in found:
         raise ValueError(f"EKS cluster {name} is {found['status']}; try again when it is ACTIVE")

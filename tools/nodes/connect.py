@@ -150,9 +150,8 @@ def _write_kubeconfig(cluster: EksCluster, config: Manifest, wanted: Path | None
     path = (wanted or default).expanduser().absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(config, indent=2) + "\n", mode=PRIVATE)
-    print(
-        f"{path}: access to EKS cluster {cluster.name}, with your AWS credentials of the time of use"
-    )
+    name = ResourceNames(cluster).kubernetes_cluster
+    print(f"{path}: access to EKS cluster {name}, with your AWS credentials of the time of use")
     return path
 
 

@@ -344,7 +344,10 @@ def read_control_plane(logs: Any, cluster: EksCluster, since_ms: int) -> list[Ev
     group = ResourceNames(cluster).control_plane_log_group
     events = if_present(lambda: list(_events(logs, group, since_ms)))
     if events is None:
-        raise ValueError(f"there is no log group {group}; make deploy creates it with the cluster")
+        remedy = "make deploy creates it with the cluster"
+        if cluster.kubernetes.existing:
+            remedy = "turn on control-plane logging in that EKS cluster"
+        raise ValueError(f"there is no log group {group}; {remedy}")
     return sorted(events, key=lambda event: event.time_ms)
 
 

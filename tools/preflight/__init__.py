@@ -36,6 +36,8 @@ from tools.preflight import (
     stacks,
     storage_key,
 )
+from tools.preflight.existing_eks import access as existing_entries
+from tools.preflight.existing_eks import contents, control_plane
 from tools.preflight.finding import Finding, Subject
 from tools.preflight.planned import Planned
 from tools.preflight.read_only_aws import PermissionMissing, ReadOnlyAws
@@ -102,14 +104,18 @@ def _eks_checks(plan: Planned) -> dict[str, OwnCheck]:
     return {
         "quotas for Karpenter": instance_quotas.check_karpenter,
         "quota of EKS clusters": stack_quotas.check_kubernetes_quota,
+        "existing EKS cluster": control_plane.check_control_plane,
         "name of the EKS cluster": names.check_kubernetes_cluster,
         "Kubernetes version": kubernetes_version.check_version,
         "access to Kubernetes": kubernetes_access.check_access,
+        "existing access entries": existing_entries.check_entries,
         "pods": pods.check_pods,
         "synthesis": partial(planned.check_synthesis, plan),
         "types that the chart supports": chart_types.check_types,
         "names of the cluster's log groups": partial(names.check_planned_log_groups, plan),
         "add-ons": partial(addons.check_addons, plan),
+        "existing roles of pods": partial(existing_entries.check_pod_roles, plan),
+        "contents of the existing EKS cluster": partial(contents.check_contents, plan),
     }
 
 

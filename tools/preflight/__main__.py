@@ -23,7 +23,8 @@ def main() -> int:
         "Check, without changing anything, that a cluster can be deployed."
     ).parse_args()
     cluster = load_cluster(options.cluster)
-    aws = ReadOnlyAws(open_session(region=cluster.region, profile=options.profile))
+    profile = options.profile
+    aws = ReadOnlyAws(open_session(region=cluster.region, profile=profile), profile=profile)
     findings = []
     for finding in run_checks(aws, cluster):
         findings.append(finding)

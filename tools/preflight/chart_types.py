@@ -22,6 +22,8 @@ NEWER = "use a newer chart (docs/charts.md), or another instance type"
 
 
 def check_types(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+    if cluster.kubernetes.existing:
+        return  # its chart is not this project's
     try:
         folder = chart_folder("hyperpod")
     except ValueError:  # the synthesis check reports it

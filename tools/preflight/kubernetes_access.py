@@ -10,7 +10,7 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 
 def check_access(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     """Check that the roles and users exist; otherwise EKS rejects the entry an hour into the deployment."""
-    if not cluster.kubernetes.access:
+    if not (cluster.kubernetes.access or cluster.kubernetes.existing):
         yield Subject("kubernetes.access").fail(ACCESS_IS_EMPTY, ADD_ACCESS)
     for entry in cluster.kubernetes.access:
         yield _principal(aws, entry.principal_arn)

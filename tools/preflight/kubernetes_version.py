@@ -11,6 +11,8 @@ from tools.preflight.stacks import is_deployed
 
 
 def check_version(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+    if cluster.kubernetes.existing:
+        return  # checked with the existing cluster
     wanted = cluster.kubernetes.version
     subject = Subject(f"Kubernetes {wanted}")
     versions = {

@@ -66,6 +66,8 @@ def check_document(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[Finding]
 
 
 def check_kubernetes_cluster(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+    if cluster.kubernetes.existing:
+        return
     name = ResourceNames(cluster).kubernetes_cluster
     found = aws.find("eks", "describe_cluster", name=name)
     yield _judge(aws, cluster, f"name of EKS cluster {name}", found, "hyperpod", DELETE_CLUSTER)

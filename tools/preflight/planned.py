@@ -89,6 +89,23 @@ class Planned:
         return addons
 
     @property
+    def service_accounts(self) -> list[str]:
+        """Service accounts to which the stack gives roles, each with its namespace."""
+        return [
+            f"{properties['Namespace']}/{properties['ServiceAccount']}"
+            for properties in self._of_type("AWS::EKS::PodIdentityAssociation")
+        ]
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        """Kubernetes objects of the stack, with LATER as placeholder."""
+        return [
+            found
+            for properties in self._of_type("Custom::AWSCDK-EKS-KubernetesResource")
+            for found in json.loads(_text(properties["Manifest"]))
+        ]
+
+    @property
     def log_groups(self) -> list[str]:
         """Names of log groups that have a name in the template; the others are named after their function."""
         names = [

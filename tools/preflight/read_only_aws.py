@@ -24,8 +24,10 @@ class PermissionMissing(Exception):
 class ReadOnlyAws:
     """Reader of one account and region. Responses are cached, so that all checks use the same state."""
 
-    def __init__(self, session: boto3.Session) -> None:
+    def __init__(self, session: boto3.Session, *, profile: str | None = None) -> None:
         self._session = session
+        self.profile = profile
+        """Profile of the AWS configuration, for programs that open a session of their own."""
         self._clients: dict[str, Any] = {}
         self._responses: dict[tuple[str, str, str], Any] = {}
 

@@ -167,7 +167,7 @@ def check_database_quotas(aws: ReadOnlyAws, cluster: SlurmCluster) -> Iterator[F
 
 
 def check_kubernetes_quota(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
-    if is_deployed(aws, cluster, "hyperpod"):
+    if cluster.kubernetes.existing or is_deployed(aws, cluster, "hyperpod"):
         return
     used = len(aws.items("eks", "list_clusters", "clusters"))
     yield judge_quota(aws, KUBERNETES_CLUSTERS, used=used)

@@ -71,7 +71,7 @@ def main() -> int:
         print(" ".join(["cdk bootstrap", *with_boundary]), flush=True)
         return _cdk("bootstrap", *context, *profile, *with_boundary)
     status = _cdk("destroy", *context, *profile, *rest)
-    if status == 0 and isinstance(cluster, EksCluster):
+    if status == 0 and isinstance(cluster, EksCluster) and not cluster.kubernetes.existing:
         _delete_late_logs(session, cluster)
     return status
 
@@ -99,9 +99,10 @@ def _deploy(
         ValueError: if the file admits no users, or the update would set groups with nodes to 0.
     """
     if isinstance(cluster, EksCluster):
-        if not cluster.kubernetes.access:
+        if not (cluster.kubernetes.access or cluster.kubernetes.existing):
             raise ValueError(NO_USERS)
-        _delete_left_logs(session, cluster)
+        if not cluster.kubernetes.existing:
+            _delete_left_logs(session, cluster)
     require_charts(cluster)
     if status := _cdk("synth", "--quiet", *context, *profile):
         return status

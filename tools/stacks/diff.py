@@ -177,7 +177,7 @@ def require_charts(cluster: Cluster) -> None:
     Raises:
         ValueError: if HyperPod's chart is still missing.
     """
-    if isinstance(cluster, EksCluster):
+    if isinstance(cluster, EksCluster) and not cluster.kubernetes.existing:
         bring_missing(cluster)
         chart_folder(HYPERPOD)
 

@@ -101,6 +101,7 @@ def _delete(session: boto3.Session, plan: teardown_plan.TeardownPlan, cluster: C
     for stack in plan.stacks:
         print(f"\n{stack.name}")
         if cluster.scheduler == "eks" and stack.name == stack_names(cluster).network:
+            # With existing security groups, the stack has none, and these interfaces belong to others.
             for interface_id in delete_pod_interfaces(
                 aws_client(session, "ec2"), stack, cluster.name
             ):

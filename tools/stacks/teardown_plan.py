@@ -8,7 +8,17 @@ from dataclasses import dataclass
 import boto3
 
 from config.cluster import Cluster
-from config.resource_names import ResourceNames, stack_names
+from config.eks_cluster import EksCluster
+from config.resource_names import (
+    COMMON_NAMESPACE,
+    LUSTRE_CLAIM,
+    LUSTRE_STORAGE_CLASS,
+    ResourceNames,
+    job_namespaces,
+    stack_names,
+)
+from manifests.lustre import FOLDER_JOB, volume_name
+from manifests.objects import SYSTEM_NAMESPACE
 from tools.aws_session import all_items, aws_client
 from tools.stacks.stack_contents import NEVER_DEPLOYED, StackContents, StackResource, read_stack
 
@@ -47,6 +57,8 @@ class TeardownPlan:
     """Mount names of Lustre file systems, by id."""
     endpoints: dict[str, str]
     """DNS names of databases, by id."""
+    kubernetes_objects: tuple[str, ...] = ()
+    """Commands that delete what stays in an existing EKS cluster."""
 
     @property
     def resources(self) -> list[StackResource]:
@@ -111,7 +123,33 @@ def make_plan(session: boto3.Session, cluster: Cluster) -> TeardownPlan:
         service_logs=tuple(name for name in _service_logs(session, cluster) if name not in deleted),
         mount_names=_mount_names(session),
         endpoints=_endpoints(session),
+        kubernetes_objects=tuple(_object_commands(cluster)),
     )
+
+
+def _object_commands(cluster: Cluster) -> list[str]:
+    """Return commands for the objects that a stack leaves in an existing EKS cluster; empty without one.
+
+    The stack deletes no claims, because the deletion would wait for the pods that use them.
+    """
+    if not (isinstance(cluster, EksCluster) and cluster.kubernetes.existing):
+        return []
+    namespaces = job_namespaces(cluster)
+    with_claims = [SYSTEM_NAMESPACE, *namespaces]
+    # A finished pod of a job still holds its claim.
+    in_system = f"--namespace {SYSTEM_NAMESPACE}"
+    commands = [
+        f"kubectl get jobs --output name {in_system} | grep /{FOLDER_JOB}- | xargs kubectl delete {in_system}"
+    ]
+    commands += [
+        f"kubectl delete persistentvolumeclaim {LUSTRE_CLAIM} --namespace {name}"
+        for name in with_claims
+    ]
+    commands.append(f"kubectl delete persistentvolume {' '.join(map(volume_name, with_claims))}")
+    commands.append(f"kubectl delete storageclass {LUSTRE_STORAGE_CLASS}")
+    if COMMON_NAMESPACE in namespaces:
+        commands.append(f"kubectl delete namespace {COMMON_NAMESPACE}")
+    return commands
 
 
 def _mount_names(session: boto3.Session) -> dict[str, str]:
@@ -142,7 +180,8 @@ def _service_logs(session: boto3.Session, cluster: Cluster) -> tuple[str, ...]:
     late entries when the stack is gone.
     """
     prefixes = [f"/aws/sagemaker/Clusters/{cluster.name}/"]
-    if cluster.scheduler == "eks":
+    # An existing EKS cluster keeps its own logs.
+    if isinstance(cluster, EksCluster) and not cluster.kubernetes.existing:
         prefixes += [
             ResourceNames(cluster).control_plane_log_group,
             f"/aws/containerinsights/{cluster.name}/",
@@ -183,6 +222,13 @@ def describe_remains(plan: TeardownPlan) -> str:
             "  Delete what holds it (above), then run `make teardown` again.",
         ]
         paragraphs.append("\n".join(network_lines))
+    if plan.kubernetes_objects:
+        object_lines = [
+            "Kept in the EKS cluster, which existed before: volumes of the file system, and their claims.",
+            "  When no job uses them any more:",
+            *(f"      {command}" for command in plan.kubernetes_objects),
+        ]
+        paragraphs.append("\n".join(object_lines))
     return "\n\n".join(paragraphs)
 
 

@@ -170,6 +170,14 @@ def test_fewer_hours_reduce_only_the_cost_of_nodes() -> None:
     assert sometimes.monthly_usd == pytest.approx(kept + nodes / 10)
 
 
+def test_an_existing_eks_cluster_is_billed_already() -> None:
+    existing = {"kubernetes.existing": "lab-eks", "kubernetes.version": DELETED}
+    cluster = cluster_with("eks-existing", existing)
+    assert not [item for item in cluster_items(cluster, USUAL) if item.key.startswith("eks.")]
+    (note,) = unpriced_notes(cluster)
+    assert "the control plane of EKS cluster lab-eks, which is billed already" in note
+
+
 def test_make_destroy_ends_the_items_of_nodes() -> None:
     """The items are the cluster's own stack: nodes, the control plane, and their traffic."""
     server = {"mlflow": {"kind": "tracking_server", "size": "small"}, "storage.kms": "create"}

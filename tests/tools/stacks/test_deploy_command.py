@@ -229,6 +229,17 @@ def test_destroy_looks_twice_for_late_logs(
     assert "which EKS created for late entries" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", ["deploy", "destroy"])
+def test_logs_and_users_of_an_existing_eks_cluster_are_its_owners(
+    monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    cluster = shipped_eks("eks", kubernetes={"existing": "lab-eks"})
+    deployment = Deployment(cluster, monkeypatch)
+    deleted = deployment.log_groups({"logGroupName": "/aws/eks/lab-eks/cluster"})
+    assert deployment.run(command, "EksHyperPodStack") == 0
+    assert deleted == []
+
+
 def test_waits_for_workers_and_reports_those_that_are_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

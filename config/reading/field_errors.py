@@ -45,11 +45,28 @@ _ADVICE = {
     "too_short": _Advice("{min_length} or more items are allowed", "add some"),
 }
 _REQUIRED = "it is required"
-_INSTEAD = {
-    "instance_groups": "merge groups of one type",
-    "studio.profiles": "add these people in the console",
+
+
+class _Limit(NamedTuple):
+    """Limit of a list that a growing site meets."""
+
+    reason: str
+    """Service that sets it."""
+    instead: str
+    """Fix beside the removal of items."""
+
+
+_LIMITS = {
+    "instance_groups": _Limit(
+        "CreateCluster of SageMaker accepts no more",
+        "merge groups of one type, or create a second cluster from another cluster file",
+    ),
+    "studio.profiles": _Limit(
+        "their user ids fill the 4 KB of environment variables that AWS Lambda accepts",
+        "add these people in the console (docs/studio.md, More people)",
+    ),
 }
-"""Fix beside removing items of a list that is too long, by the place of the list."""
+"""Limits by the place of the list."""
 
 
 def field_violations(
@@ -87,12 +104,13 @@ def _too_long(details: ErrorDetails, path: str) -> Violation:
     context = details["ctx"]
     most = context["max_length"]
     surplus = context["actual_length"] - most
+    allowed = f"{most} or fewer items are allowed"
     fix = f"remove {surplus}"
-    if path in _INSTEAD:
-        fix += f", and {_INSTEAD[path]}"
-    return Violation(
-        path, f"{context['actual_length']} items", f"{most} or fewer items are allowed", fix
-    )
+    if path in _LIMITS:
+        limit = _LIMITS[path]
+        allowed += f", because {limit.reason}"
+        fix += f", and {limit.instead}"
+    return Violation(path, f"{context['actual_length']} items", allowed, fix)
 
 
 def _advice(

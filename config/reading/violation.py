@@ -12,6 +12,8 @@ MAX_PLACE_WIDTH = 48
 """Widest column of places in a list of mistakes. A longer place moves the rest of its line to the right."""
 MAX_VALUE_WIDTH = 24
 """Widest column of values in a list of mistakes."""
+MAX_SHOWN_ITEMS = 10
+"""Most items of a list that are shown. Of a longer list, only their number is."""
 
 # Strings that YAML would not read as strings without quotes.
 _NOT_A_TEXT = re.compile(r"|(0|[1-9]\d*)(\.\d*)?|\.\d+|true|false|null|~", re.IGNORECASE)
@@ -70,6 +72,8 @@ def shown(value: object) -> str:
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
+        if len(value) > MAX_SHOWN_ITEMS:
+            return f"a list of {len(value):,} items"
         items = ["a list" if isinstance(item, list) else shown(item) for item in value]
         return f"[{', '.join(items)}]"
     if isinstance(value, str):

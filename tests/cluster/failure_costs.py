@@ -127,7 +127,7 @@ class Training:
         return max((line["step"] for line in self._lines() if line["kind"] == "train"), default=0)
 
     def _lines(self) -> list[dict[str, Any]]:
-        return read_metrics(self._metrics) if self._metrics.exists() else []
+        return list(read_metrics(self._metrics)) if self._metrics.exists() else []
 
 
 @pytest.mark.timeout(3600)

@@ -51,6 +51,40 @@ CASES += [
             "CloudFormation accepts 500 resources per stack; remove 164, or give people a common role"
         ],
     },
+    {
+        "name": "more groups than SageMaker accepts",
+        "base": "small",
+        "changes": {
+            "instance_groups": [
+                {"name": f"group-{number}", "instance_type": "ml.m5.large", "num_instances": 1}
+                for number in range(103)
+            ],
+        },
+        "errors": [
+            "instance_groups: got 103 items; 100 or fewer items are allowed, because CreateCluster of "
+            "SageMaker accepts no more; remove 3, and merge groups of one type, or create a second cluster "
+            "from another cluster file"
+        ],
+    },
+    {
+        "name": "more profiles than Studio's function keeps",
+        "base": "small",
+        "changes": {"studio.profiles": [{"name": f"user-{number}"} for number in range(41)]},
+        "errors": [
+            "studio.profiles: got 41 items; 40 or fewer items are allowed, because their user ids fill the "
+            "4 KB of environment variables that AWS Lambda accepts; remove 1, and add these people in the "
+            "console (docs/studio.md, More people)"
+        ],
+    },
+    {
+        "name": "a long list in place of a text",
+        "base": "small",
+        "changes": {"region": [{"name": f"item-{number}"} for number in range(100)]},
+        "errors": [
+            "region: got a list of 100 items; a text is allowed; set a text, in quotes if YAML reads it as "
+            "another type"
+        ],
+    },
 ]
 
 

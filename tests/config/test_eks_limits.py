@@ -68,6 +68,11 @@ def test_lengths_of_lists_match_sagemaker_s(section: str, name: str, theirs: str
     assert setting(section, name)["maxItems"] == shape("sagemaker", theirs).metadata["max"]
 
 
+def test_number_of_groups_matches_sagemaker_s() -> None:
+    theirs = shape("sagemaker", "ClusterInstanceGroupSpecifications").metadata["max"]
+    assert schema()["properties"]["instance_groups"]["maxItems"] == theirs
+
+
 def test_number_of_labels_matches_sagemaker_s() -> None:
     theirs = shape("sagemaker", "ClusterKubernetesLabels").metadata["max"]
     assert setting("EksInstanceGroup", "labels")["maxProperties"] == theirs

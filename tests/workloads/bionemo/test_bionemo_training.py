@@ -81,7 +81,7 @@ def test_a_stopped_run_resumes(
     assert bionemo_step(config.run_dir) == 13
     monkeypatch.delenv(KILLED_AT)
     train.main(config)
-    lines = read_metrics(config.run_dir / "metrics.jsonl")
+    lines = list(read_metrics(config.run_dir / "metrics.jsonl"))
     trained = [line for line in lines if line["kind"] == "train"]
     assert [line["step"] for line in trained] == [1, 5, 10, 15, 20, 25, 30]
     assert trained[0]["loss"] == pytest.approx(2.999) and trained[0][
@@ -118,7 +118,7 @@ def test_what_was_made_again_is_recorded_once(
         log.write('{"kind": "train", "step": 15, "loss": 1.0}\n')
     monkeypatch.delenv(KILLED_AT)
     train.main(config)
-    lines = read_metrics(config.run_dir / "metrics.jsonl")
+    lines = list(read_metrics(config.run_dir / "metrics.jsonl"))
     assert {"kind": "event", "step": 10, "event": "resumed", "lost_steps": 5} in lines
     trained = [line for line in lines if line["kind"] == "train"]
     assert [line["step"] for line in trained] == [1, 5, 10, 15, 20, 25, 30]

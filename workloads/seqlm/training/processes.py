@@ -115,6 +115,9 @@ class Processes:
     def check_stop(self) -> None:
         """Check for a stop during long work between two steps. Every process calls this equally often.
 
+        It is a sum over the hosts, so steps do not call it: their flags travel with their figures
+        (``step/flags.py``).
+
         Raises:
             Stopped: on every process, if one of them got a signal to stop.
         """

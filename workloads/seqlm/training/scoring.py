@@ -124,6 +124,10 @@ def answered(
     inner.eval()  # without the dropout of heads
     try:
         while planned := list(islice(packs, here.world_size)):
+            # A sum over the hosts. No step follows whose figures could carry the flag, and a process that
+            # stopped alone would leave the others in the collectives of a sharded model. The device computes
+            # the last round meanwhile. A round has a pack of each process, so an evaluation of a fixed number
+            # of packs has the fewer rounds, the more processes there are.
             here.check_stop()
             host = stream.load(planned[here.rank] if here.rank < len(planned) else None)
             pack = pack_of(host)

@@ -71,7 +71,7 @@ def test_a_run_is_written_to_the_file_and_to_mlflow(tmp_path: Path) -> None:
     log.close("FINISHED")
     log.close("FINISHED")
 
-    assert read_metrics(run_dir / "metrics.jsonl") == [
+    assert list(read_metrics(run_dir / "metrics.jsonl")) == [
         {"kind": "train", "step": 1, "loss": 3.0, "learning_rate": 1e-4, "mfu": None},
         {"kind": "train", "step": 2, "loss": 2.5, "learning_rate": 2e-4, "mfu": None},
         {"kind": "eval", "split": "validation", "step": 2, "eval_loss": 2.7, "perplexity": 14.9},
@@ -247,7 +247,7 @@ def test_truncating_drops_the_steps_of_a_crashed_attempt(tmp_path: Path) -> None
     assert log.truncate_after(2) == 0
     log.train(3, loss=30.0)
     log.close()
-    lines = read_metrics(tmp_path / "r" / "metrics.jsonl")
+    lines = list(read_metrics(tmp_path / "r" / "metrics.jsonl"))
     assert [(line["kind"], line["step"]) for line in lines] == [
         ("train", 1),
         ("train", 2),
@@ -279,7 +279,7 @@ def test_damage_before_the_last_line_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"metrics\.jsonl:2: got 'xx'; expected a JSON object with kind and"
     ):
-        read_metrics(path)
+        list(read_metrics(path))
 
 
 def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:

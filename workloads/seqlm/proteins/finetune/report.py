@@ -29,7 +29,7 @@ from seqlm.training.report.drawing import (
     drawing,
     svg_text,
 )
-from seqlm.training.report.page import Card, figure_block, section, table
+from seqlm.training.report.page import Card, figure_block, note, section, table
 from seqlm.training.report.run_report import last_validation
 
 from .baselines import FILE as BASELINES_FILE
@@ -159,11 +159,11 @@ class TaskContents(ProteinContents):
             headlines = HEADLINES
         return [Card(TITLES[name], _text(values.get(name)), notes[name]) for name in headlines]
 
-    def _baseline_note(self, score: str, note: str) -> str:
-        """Return the score of the better baseline, or the note without it."""
+    def _baseline_note(self, score: str, other: str) -> str:
+        """Return the score of the better baseline, or another note without baselines."""
         found = self._beside_variants
         if not found:
-            return note
+            return other
         better = found["better_baseline"]
         return f"test, {better} {_text(found['scores'][better][score]) or NOT_DEFINED}"
 
@@ -205,11 +205,11 @@ class TaskContents(ProteinContents):
         rows = []
         for name, values in {"tuned model": tuned, **found["scores"]}.items():
             rows.append([name, *(_text(values.get(score)) or NOT_DEFINED for score in headlines)])
-        note = (
-            f'<p class="note">Baselines: {found["train"]:,} proteins to fit, {found["proteins"]:,} to score. '
-            "A frozen probe is a linear model on embeddings of the model before tuning.</p>"
+        about = note(
+            f"Baselines: {found['train']:,} proteins to fit, {found['proteins']:,} to score. "
+            "A frozen probe is a linear model on embeddings of the model before tuning."
         )
-        return table(["model", *(TITLES[score] for score in headlines)], rows) + note
+        return table(["model", *(TITLES[score] for score in headlines)], rows) + about
 
     def _figures(self, predictions: PredictedSplit, parts: Sequence[ClassScore], unit: str) -> str:
         """Return the figures of the predictions."""
@@ -233,7 +233,7 @@ def _residue_note(predictions: PredictedSplit) -> str:
     if not counts:
         return ""
     shown = [f"{number:,} {name.removesuffix('_residues')}" for name, number in counts.items()]
-    return f'<p class="note">Residues: {", ".join(shown)}.</p>'
+    return note(f"Residues: {', '.join(shown)}.")
 
 
 def _is_defined(score: str, parts: Sequence[ClassScore]) -> bool:

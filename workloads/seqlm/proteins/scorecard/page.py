@@ -1,11 +1,10 @@
 """Page of the scorecard."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
-from seqlm.training.report.page import definition_table, details, page, section, table
+from seqlm.training.report.page import definition_table, details, note, page, section, table
 
 from .model_scores import ModelScores
 from .picture import KNOWN, LEGEND, STYLE, Value, score_block
@@ -44,7 +43,7 @@ def scorecard_page(
         (gym if first.name.startswith(GYM) else bundled).append(block)
         is_known = is_known or any(one.value_of(first) is not None for one in references)
     notes = [NOTE, LEGEND, *([] if is_known else [NO_REFERENCES])]
-    of_gym = [note for one in scored for note in one.notes]
+    of_gym = [text for one in scored for text in one.notes]
     parts = [section("Scores", _notes(notes) + _grid(bundled))]
     if gym:
         parts.append(section("ProteinGym, zero-shot", _notes(of_gym) + _grid(gym)))
@@ -85,7 +84,7 @@ def _values(
 
 
 def _notes(sentences: Sequence[str]) -> str:
-    return "".join(f'<p class="note">{escape(one)}</p>' for one in sentences)
+    return "".join(map(note, sentences))
 
 
 def _grid(blocks: Sequence[str]) -> str:

@@ -129,6 +129,11 @@ def details(title: str, content: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{content}</details>" if content else ""
 
 
+def note(text: str) -> str:
+    """Return a line in small print."""
+    return f'<p class="note">{escape(text)}</p>'
+
+
 def figure_block(description: str, svg: str | None, *, wide: bool = False) -> str:
     """Return a figure in a frame; empty without a figure.
 

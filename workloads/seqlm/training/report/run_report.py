@@ -20,7 +20,6 @@ from seqlm.training.tracking.run_log import (
     METRICS_FILE,
     REPORT_FILE,
     RESULTS_FILE,
-    read_metrics,
 )
 from seqlm.training.whole_file import write_whole
 
@@ -36,19 +35,17 @@ from .page import (
     figure_block,
     first_number,
     formatted,
+    note,
     or_nan,
     page,
     section,
     si,
     table,
 )
+from .run_record import FIRST_EVALUATIONS, LAST_EVALUATIONS, Lines, RunRecord
 
-Lines = Sequence[Mapping[str, Any]]
-"""Lines of a run's log."""
-RECENT_LINES = 20
-"""Number of the last training lines with the median speed that is shown for a run without results."""
-MAX_EVENTS_SHOWN = 200
-"""Number of the last events that are shown."""
+MAX_SOURCES_SHOWN = 50
+"""Source files that are shown."""
 MAX_SHA256_CHARS = 16
 """Number of the first characters of a SHA-256 that are shown."""
 COLUMN_FORMATS = {
@@ -135,7 +132,7 @@ def write_report(run_dir: Path, contents: ReportContents) -> Path:
         ValueError: if the folder holds no record of a run, or a damaged one.
     """
     try:
-        lines = read_metrics(run_dir / METRICS_FILE)
+        record = RunRecord(run_dir / METRICS_FILE)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
             f"{run_dir} holds no {METRICS_FILE}, so no run has written there yet; "
@@ -145,38 +142,37 @@ def write_report(run_dir: Path, contents: ReportContents) -> Path:
     results = read_mapping(run_dir / RESULTS_FILE)
     contents.read(run_dir, config)
     path = run_dir / REPORT_FILE
-    write_whole(path, _report(run_dir.resolve().name, lines, config, results, contents))
+    write_whole(path, _report(run_dir.resolve().name, record, config, results, contents))
     return path
 
 
 def _report(
     folder: str,
-    lines: Lines,
+    record: RunRecord,
     config: Mapping[str, Any],
     results: Mapping[str, Any],
     contents: ReportContents,
 ) -> str:
-    train = [line for line in lines if line["kind"] == "train"]
-    evaluations = [line for line in lines if line["kind"] == "eval"]
-    events = [(line["step"], _event_text(line)) for line in lines if line["kind"] == "event"]
-    history = _history(train, events, contents.unit)
-    manifest = read_mapping(Path(str(_get(config, "data", "path"))) / MANIFEST_FILE)
+    history = _history(record.train, record.events, contents.unit)
+    manifest_path = Path(str(_get(config, "data", "path"))) / MANIFEST_FILE
+    manifest = read_mapping(manifest_path)
     loss = loss_figure(
         history,
-        evaluations,
+        record.marked_evaluations,
         as_number(results.get("unigram_perplexity")),
         predicted=contents.predicted,
     )
     scores = contents.section(results)
     body = [
-        _cards(contents, evaluations, train, results, _get(config, "train", "max_steps")),
+        _cards(contents, record, results, _get(config, "train", "max_steps")),
         figure_block(f"Training loss and evaluations over real {contents.unit}", loss, wide=True),
+        _curves_note(record),
         scores,
         "<h2>Training</h2>" if scores else "",
         _training_figures(history),
-        _evaluation_table(evaluations, contents),
-        _data_section(manifest, contents.crop_tokens(config), contents),
-        _event_table(events),
+        _evaluation_table(record, contents),
+        _data_section(manifest, manifest_path, contents.crop_tokens(config), contents),
+        _event_table(record),
         section("Environment", definition_table(flat(results.get("environment") or {}))),
         details("Configuration", definition_table(flat(config))),
     ]
@@ -186,7 +182,7 @@ def _report(
     return page(
         str(config.get("name") or folder),
         _subtitle(config, contents),
-        _state(lines, config, results),
+        _state(record.last_step, config, results),
         body,
     )
 
@@ -238,14 +234,13 @@ def _history(train: Lines, events: Sequence[tuple[int, str]], unit: str) -> Hist
 
 def _cards(
     contents: ReportContents,
-    evaluations: Lines,
-    train: Lines,
+    record: RunRecord,
     results: Mapping[str, Any],
     max_steps: object,
 ) -> str:
     unit = contents.unit
-    last = train[-1] if train else {}
-    recent = [or_nan(line.get("residues_per_second")) for line in train[-RECENT_LINES:]]
+    last = record.recent[-1] if record.recent else {}
+    recent = [or_nan(line.get("residues_per_second")) for line in record.recent]
     finite = [value for value in recent if math.isfinite(value)]
 
     def find(*names: str) -> float | None:
@@ -274,7 +269,7 @@ def _cards(
     parts = ", ".join(f"{name} {timedelta(seconds=value)}" for name, value in known.items())
     done = f"step {last.get('step', 0):,} of {max_steps:,}" if isinstance(max_steps, int) else ""
     cards = [
-        *contents.cards(evaluations, results),
+        *contents.cards(record.last_evaluations, results),
         Card("Training loss", formatted(find("loss"), "{:.3f}"), "last logged"),
         Card(f"{unit.capitalize()} per second", si(rate), rate_note),
         Card("Fill", share("fill"), "real tokens of all"),
@@ -290,10 +285,9 @@ def _cards(
     return card_block(cards)
 
 
-def _state(lines: Lines, config: Mapping[str, Any], results: Mapping[str, Any]) -> str:
+def _state(last_step: int, config: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     if results:
         return "finished"
-    last_step = max((line["step"] for line in lines), default=0)
     total = _get(config, "train", "max_steps")
     of_total = f" of {total:,}" if isinstance(total, int) else ""
     return f"unfinished: the record ends at step {last_step:,}{of_total}"
@@ -316,7 +310,15 @@ def _subtitle(config: Mapping[str, Any], contents: ReportContents) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _evaluation_table(evaluations: Lines, contents: ReportContents) -> str:
+def _curves_note(record: RunRecord) -> str:
+    """Return a note on the training lines that the curves show, if there are others."""
+    if record.num_train == len(record.train):
+        return ""
+    return note(f"Curves of {len(record.train):,} of {record.num_train:,} logged steps.")
+
+
+def _evaluation_table(record: RunRecord, contents: ReportContents) -> str:
+    evaluations = record.shown_evaluations
     leading = ["split", "step", "eval_loss", "perplexity", "eval_accuracy"]
     present: dict[str, None] = {}  # in the order of the lines
     for line in evaluations:
@@ -336,24 +338,31 @@ def _evaluation_table(evaluations: Lines, contents: ReportContents) -> str:
             number = formatted(as_number(line.get(name)), formats.get(name, ""))
             cells.append(number or as_text(line.get(name)))
         rows.append(cells)
-    return section("Evaluations", table([titles[name] for name in names], rows))
+    content = table([titles[name] for name in names], rows)
+    if record.num_evaluations > len(evaluations):
+        content += note(
+            f"{len(evaluations):,} of {record.num_evaluations:,}: the first {FIRST_EVALUATIONS}, the one "
+            f"with the lowest loss and the last {LAST_EVALUATIONS} of each split. {METRICS_FILE} beside this "
+            'report has all, in the lines with "kind": "eval".'
+        )
+    return section("Evaluations", content)
 
 
-def _event_text(line: Mapping[str, Any]) -> str:
-    lost = line.get("lost_steps")
-    return f"{line.get('event', '')}, lost steps {lost}" if lost else str(line.get("event", ""))
-
-
-def _event_table(events: Sequence[tuple[int, str]]) -> str:
-    shown = events[-MAX_EVENTS_SHOWN:]
+def _event_table(record: RunRecord) -> str:
+    if not record.num_events:
+        return ""
+    shown = record.last_events
     content = table(["step", "event"], [[f"{step:,}", text] for step, text in shown])
-    if len(events) > len(shown):
-        content += f'<p class="note">The last {len(shown)} of {len(events):,}.</p>'
-    return details(f"Events ({len(events):,})", content) if events else ""
+    if record.num_events > len(shown):
+        content += note(f"The last {len(shown)} of {record.num_events:,}.")
+    return details(f"Events ({record.num_events:,})", content)
 
 
 def _data_section(
-    manifest: Mapping[str, Any], crop_tokens: int | None, contents: ReportContents
+    manifest: Mapping[str, Any],
+    manifest_path: Path,
+    crop_tokens: int | None,
+    contents: ReportContents,
 ) -> str:
     splits = manifest.get("splits")
     if not isinstance(splits, Mapping):
@@ -367,12 +376,6 @@ def _data_section(
         split_rows.append([str(name), *counts])
         for start, count in (split.get("length_histogram") or {}).items():
             histogram[int(start)] = histogram.get(int(start), 0) + int(count)
-    source_rows: list[list[str]] = []
-    for source in manifest.get("sources", []):
-        if isinstance(source, Mapping):
-            size = binary_bytes(as_number(source.get("bytes"))) or ""
-            digest = str(source.get("sha256", ""))[:MAX_SHA256_CHARS]
-            source_rows.append([str(source.get("name")), size, digest])
     facts = {
         name.replace("_", " "): as_text(manifest.get(name))
         for name in (
@@ -387,7 +390,7 @@ def _data_section(
     facts |= contents.data_facts(manifest)
     tables = [
         table(["split", contents.records, contents.groups, contents.unit], split_rows),
-        table(["source", "size", "sha256 begins"], source_rows),
+        _source_table(manifest.get("sources"), manifest_path),
         definition_table(facts.items()),
     ]
     figure = figure_block(
@@ -397,6 +400,23 @@ def _data_section(
         ),
     )
     return section("Data", f'<div class="grid"><div>{"".join(tables)}</div>{figure}</div>')
+
+
+def _source_table(sources: object, manifest_path: Path) -> str:
+    if not isinstance(sources, list):
+        return ""
+    rows: list[list[str]] = []
+    for source in sources[:MAX_SOURCES_SHOWN]:
+        if isinstance(source, Mapping):
+            size = binary_bytes(as_number(source.get("bytes"))) or ""
+            digest = str(source.get("sha256", ""))[:MAX_SHA256_CHARS]
+            rows.append([str(source.get("name")), size, digest])
+    content = table(["source", "size", "sha256 begins"], rows)
+    if len(sources) > MAX_SOURCES_SHOWN:
+        content += note(
+            f"The first {MAX_SOURCES_SHOWN} of {len(sources):,} files. {manifest_path} has all."
+        )
+    return content
 
 
 def _get(config: Mapping[str, Any], *names: str) -> Any:

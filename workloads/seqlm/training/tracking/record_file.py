@@ -20,8 +20,17 @@ _MAX_SHOWN_CHARS = 80
 """Length to which a damaged line is cut in a message."""
 
 
+class RecordLine(NamedTuple):
+    """Line of the file that is read from its beginning."""
+
+    number: int
+    """Number of the line, from 1."""
+    content: bytes
+    """Bytes with the line break, if it has one."""
+
+
 class _Line(NamedTuple):
-    """Line of the file."""
+    """Line of the file that is read from its end."""
 
     offset: int
     """Position of the first byte."""
@@ -61,6 +70,31 @@ def damaged(path: Path, number: int, text: str) -> ValueError:
         f"{path}:{number}: got {text[:_MAX_SHOWN_CHARS]!r}; expected a JSON object with kind and step; "
         "delete that line to continue without it"
     )
+
+
+def lines_of(path: Path) -> Iterator[RecordLine]:
+    """Yield the lines that are not empty.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+    """
+    with path.open("rb") as stream, naming(path):
+        for number, content in enumerate(stream, start=1):
+            if content.strip():
+                yield RecordLine(number, content)
+
+
+def values_of(path: Path, line: RecordLine) -> dict[str, Any] | None:
+    """Return the values of a line; None for a last line that a kill cut short.
+
+    Raises:
+        ValueError: if another line is damaged.
+    """
+    text = line.content.decode(errors="replace")
+    values = parsed(text)
+    if values is None and line.content.endswith(b"\n"):
+        raise damaged(path, line.number, text.rstrip("\n"))
+    return values
 
 
 def drop_after(path: Path, step: int, *, is_last: bool) -> int:

@@ -9,7 +9,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -22,7 +22,7 @@ from seqlm.training.report.page import si
 from seqlm.training.whole_file import naming, write_whole
 
 from .mirror import Mirror, MlflowMirror, RunStatus, WandbMirror
-from .record_file import damaged, drop_after, parsed
+from .record_file import drop_after, lines_of, values_of
 
 METRICS_FILE = "metrics.jsonl"
 RESULTS_FILE = "all_results.json"
@@ -185,24 +185,17 @@ class RunLog:
             self.failure = error
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return every complete line of ``metrics.jsonl``, without a last line that a kill cut short.
+def read_metrics(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield every complete line of ``metrics.jsonl``, without a last line that a kill cut short.
 
     Raises:
         FileNotFoundError: if there is no such file.
         ValueError: if another line is damaged.
     """
-    text_lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    lines = []
-    for number, text in enumerate(text_lines, start=1):
-        if not text.strip():
-            continue
-        line = parsed(text)
-        if line is not None:
-            lines.append(line)
-        elif number < len(text_lines):
-            raise damaged(path, number, text)
-    return lines
+    for line in lines_of(path):
+        values = values_of(path, line)
+        if values is not None:
+            yield values
 
 
 def write_results(run_dir: Path, results: Mapping[str, Any], file: str = RESULTS_FILE) -> None:

@@ -16,7 +16,7 @@ from seqlm.training.report.drawing import (
     drawing,
     svg_text,
 )
-from seqlm.training.report.page import as_number, figure_block, formatted, table
+from seqlm.training.report.page import as_number, figure_block, formatted, note, table
 
 from .baselines import MODEL, RIDGES
 
@@ -51,12 +51,12 @@ def baseline_section(found: Mapping[str, Any]) -> str:
         "(task.direction). Augmented: one-hot residues and the zero-shot score of the model before tuning "
         "(Hsu et al. 2022). NDCG and recall as in ProteinGym. A constant prediction has the Spearman "
         "correlation 0.",
-        *(f"{note[0].upper()}{note[1:]}." for note in found["notes"]),
+        *(f"{text[0].upper()}{text[1:]}." for text in found["notes"]),
     ]
     return (
         f"<p><strong>{escape(_sentence(found['statement']))}</strong></p>"
         + table(["model", *(TITLES[score] for score in HEADLINES)], rows)
-        + "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+        + "".join(map(note, notes))
     )
 
 
@@ -96,7 +96,7 @@ def mutation_tables(found: Mapping[str, Any]) -> str:
             cells = [_shown(one["scores"][model][score]) for model in models]
             rows.append([one["mutations"], f"{one['variants']:,}", *cells])
         drawn = table(["mutations", "variants", *models], rows)
-        tables.append(f'<p class="note">{TITLES[score]} by number of mutations</p>{drawn}')
+        tables.append(note(f"{TITLES[score]} by number of mutations") + drawn)
     return "".join(tables)
 
 

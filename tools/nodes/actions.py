@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, get_args
 
 import boto3
@@ -145,6 +146,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--resume", action="store_true", help="let the nodes take jobs again, and do nothing else"
     )
+    parser.add_argument(
+        "--kubeconfig",
+        type=Path,
+        metavar="FILE",
+        help="on EKS: kubeconfig, for example of make connect ARGS=--tunnel",
+    )
     return parser.parse_args()
 
 
@@ -213,9 +220,13 @@ def _placement(
     cluster: AnyCluster, found: ClusterNodes, options: argparse.Namespace
 ) -> Iterator[JobPlacement]:
     if isinstance(cluster, EksCluster):
-        with open_kubectl(cluster, "default", profile=options.profile, kubeconfig=None) as kubectl:
+        with open_kubectl(
+            cluster, "default", profile=options.profile, kubeconfig=options.kubeconfig
+        ) as kubectl:
             yield KubernetesPlacement(kubectl)
         return
+    if options.kubeconfig:
+        raise ValueError("--kubeconfig: a Slurm cluster has no Kubernetes; omit it")
     check_programs()
     head = choose_node(found)
     start = start_session(found, head, region=cluster.region, profile=options.profile)
@@ -252,7 +263,7 @@ def _act(request: _Request, placement: JobPlacement, options: argparse.Namespace
         left = [node for node in drained if node.instance_id not in accepted]
         if left:
             placement.resume(left)
-    return _report(results, options, destination)
+    return _report(results, request.cluster.name, options, destination)
 
 
 def _still_drained(nodes: Sequence[Node]) -> str:
@@ -328,9 +339,11 @@ def _send(
 
 def _report(
     results: Sequence[Result],
+    cluster_name: str,
     options: argparse.Namespace,
     destination: node_requests.Destination | None,
 ) -> int:
+    """Print the answer for each node and what users do next, and return the exit status."""
     accepted = [result.node for result in results if not result.failure]
     failed = [result for result in results if result.failure]
     for node in accepted:
@@ -348,7 +361,8 @@ def _report(
             f"{accepted[0].group} by {len(accepted)}, and raise it for {destination.group} of "
             f"{destination.cluster_name} by {len(accepted)}"
         )
-    if accepted and ACTIONS[options.action].comes_back:
+    leaves = destination is not None and destination.cluster_name != cluster_name
+    if accepted and ACTIONS[options.action].comes_back and not leaves:
         # A moved node has another number, and each node keeps its id.
         ids = " ".join(node.instance_id for node in accepted)
         print(

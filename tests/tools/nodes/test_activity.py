@@ -83,9 +83,7 @@ def test_the_newest_ones_are_shown_with_what_they_change(
     said = printed(capsys)
     assert "  2026-11-27 09:05  Scaling          InProgress  workers 2 -> 4 nodes\n" in said
     assert "  2026-11-27 09:05  DeepHealthCheck  Done\n" in said
-    assert (
-        "2026-11-27 09:05  Error  workers i-0123456789abcdef0  insufficient capacity\n" in said
-    )
+    assert "2026-11-27 09:05  Error  workers i-0123456789abcdef0  insufficient capacity\n" in said
     assert said.endswith("Cluster                      updated\n")
     assert [request["MaxResults"] for request in requests] == [NUM_SHOWN]
     assert aws.calls.count(("sagemaker", "DescribeClusterOperation")) == 1

@@ -52,7 +52,7 @@ def service_model(folder: Path | None = None) -> ServiceModel:
         return ServiceModel(Loader().load_service_model(SERVICE, "service-2"))
     data = folder / "botocore" / "data"
     if not data.is_dir():
-        raise ValueError(f"{folder} has no botocore; install it with pip install --target {folder}")
+        raise ValueError(f"{folder} has no botocore; unpack its wheel there")
     loader = Loader(extra_search_paths=[str(data)], include_default_search_paths=False)
     return ServiceModel(loader.load_service_model(SERVICE, "service-2"))
 
@@ -129,7 +129,7 @@ def cdk_members(folder: Path) -> set[str]:
     module = folder / CDK_MODULE
     if not module.is_file():
         raise ValueError(
-            f"{folder} has no aws-cdk-lib; install it with pip install --target {folder}"
+            f"{folder} has no aws-cdk-lib; unpack its wheel there"
         )
     return {
         f"{structure}.{name}"

@@ -19,9 +19,9 @@ _PLAN_BY_HAND = (
     "a plan is bought in the console or with the aws command, and named by training_plan_arn"
 )
 _EXTENSIONS = (
-    "the project's own exporters measure Slurm; EKS has the add-on, which the stack installs"
+    "the project's own exporters measure Slurm, and EKS has the add-on, which the stack installs"
 )
-_PARTITIONS = "parts of a GPU: quotas are in nodes or whole accelerators"
+_PARTITIONS = "quotas are in nodes or whole accelerators, not in parts of a GPU"
 _BY_AMOUNT = "quotas are in nodes or accelerators, with their share of CPU and memory"
 _ATTACHED = (
     "nodes have the volumes and interfaces of their group, so that a replacement has them too"
@@ -104,7 +104,7 @@ REQUESTS: Mapping[str, Entries] = {
     "ListClusterNodes": {WHOLE: command("make connect ARGS=--list")},
     "DescribeClusterNode": {WHOLE: left_out("ListClusterNodes has what the commands need")},
     "BatchAddClusterNodes": {
-        WHOLE: left_out("num_instances adds nodes; the next update of the stack would undo this")
+        WHOLE: left_out("num_instances adds nodes, and the next update of the stack would undo this")
     },
     "BatchDeleteClusterNodes": {
         WHOLE: left_out("num_instances removes nodes (docs/runbook.md, Grow or shrink a group)")

@@ -128,9 +128,7 @@ def cdk_members(folder: Path) -> set[str]:
     """
     module = folder / CDK_MODULE
     if not module.is_file():
-        raise ValueError(
-            f"{folder} has no aws-cdk-lib; unpack its wheel there"
-        )
+        raise ValueError(f"{folder} has no aws-cdk-lib; unpack its wheel there")
     return {
         f"{structure}.{name}"
         for structure, mapping in CDK_STRUCTURE.findall(module.read_text())

@@ -104,7 +104,9 @@ REQUESTS: Mapping[str, Entries] = {
     "ListClusterNodes": {WHOLE: command("make connect ARGS=--list")},
     "DescribeClusterNode": {WHOLE: left_out("ListClusterNodes has what the commands need")},
     "BatchAddClusterNodes": {
-        WHOLE: left_out("num_instances adds nodes, and the next update of the stack would undo this")
+        WHOLE: left_out(
+            "num_instances adds nodes, and the next update of the stack would undo this"
+        )
     },
     "BatchDeleteClusterNodes": {
         WHOLE: left_out("num_instances removes nodes (docs/runbook.md, Grow or shrink a group)")

@@ -173,7 +173,11 @@ def test_status_and_actions_need_what_is_listed() -> None:
         name: {entry.text for entry in own.values() if entry.way is Way.COMMAND}
         for name, own in REQUESTS.items()
     }
-    activity = {f"sagemaker:{name}" for name, sent_by in entries.items() if "make status" in sent_by}
+    activity = {
+        f"sagemaker:{name}" for name, sent_by in entries.items() if "make status" in sent_by
+    }
     assert activity == policy("Activity")
     by_nodes = {"make replace", "make reboot", "make health-check"}
-    assert {f"sagemaker:{name}" for name, sent in entries.items() if sent & by_nodes} == policy("Nodes")
+    assert {f"sagemaker:{name}" for name, sent in entries.items() if sent & by_nodes} == policy(
+        "Nodes"
+    )

@@ -9,8 +9,8 @@ from tools.command_line import format_table
 
 HEAD = "head"
 """Name of the first login node, or of the controller if there is no login group."""
-UNREACHABLE = {"Pending", "ShuttingDown", "NotFound"}
-"""States in which no session can start; in other states the agent may run."""
+UNREACHABLE = {"Pending", "ShuttingDown", "NotFound", "DetachInProgress", "AttachInProgress"}
+"""States in which no session can start; a move replaces the volumes. In other states the agent may run."""
 KUBERNETES_PREFIX = "hyperpod-"
 """Prefix of a node's name in Kubernetes, before its instance id."""
 NUM_SHOWN = 10

@@ -236,7 +236,7 @@ def test_the_controller_is_rebooted_without_a_session(
 def test_mistakes_change_nothing(
     arguments: list[str], message: str, slurm: Slurm, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: False))
     with pytest.raises(ValueError, match=message):
         run(*arguments)
     assert slurm.updates == []
@@ -246,7 +246,7 @@ def test_anything_but_yes_changes_nothing(
     slurm: Slurm, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = SimpleNamespace(isatty=lambda: True)
-    monkeypatch.setattr(actions.sys, "stdin", terminal)
+    monkeypatch.setattr(sys, "stdin", terminal)
     monkeypatch.setattr("builtins.input", lambda text: "y")
     with pytest.raises(ValueError, match="got 'y', expected yes; nothing was changed"):
         run("reboot", "workers-1")

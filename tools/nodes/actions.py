@@ -103,7 +103,7 @@ def main() -> int:
     nodes = _chosen(found, options.nodes, ACTIONS[options.action].max_nodes)
     workers = _workers(cluster, nodes)
     _refuse_unsuitable(cluster, nodes, options.action)
-    with _placement(cluster, found, options) as placement:
+    with _placement(cluster, found, workers, options) as placement:
         if options.resume:
             if not workers:
                 raise ValueError(f"--resume: no jobs run on {_names(nodes)}; omit it")
@@ -217,8 +217,12 @@ def _refuse_unsuitable(cluster: AnyCluster, nodes: Sequence[Node], action: str) 
 
 @contextmanager
 def _placement(
-    cluster: AnyCluster, found: ClusterNodes, options: argparse.Namespace
+    cluster: AnyCluster,
+    found: ClusterNodes,
+    workers: Sequence[Node],
+    options: argparse.Namespace,
 ) -> Iterator[JobPlacement]:
+    """Give access to the scheduler; a request about no worker needs no session with Slurm's head node."""
     if isinstance(cluster, EksCluster):
         with open_kubectl(
             cluster, "default", profile=options.profile, kubeconfig=options.kubeconfig
@@ -227,7 +231,8 @@ def _placement(
         return
     if options.kubeconfig:
         raise ValueError("--kubeconfig: a Slurm cluster has no Kubernetes; omit it")
-    check_programs()
+    if workers:
+        check_programs()
     head = choose_node(found)
     start = start_session(found, head, region=cluster.region, profile=options.profile)
     yield SlurmPlacement(HeadNode(head.name, tuple(start)))
@@ -291,7 +296,7 @@ def _explanation(request: _Request, jobs: Sequence[str], options: argparse.Names
             if isinstance(request.cluster, EksCluster)
             else "Slurm requeues jobs unless they forbid it, and training resumes from its last checkpoint."
         )
-        lines += [f"Jobs that still run there then end. {what} Running now:"]
+        lines += [f"The request interrupts jobs that still run there. {what} Running now:"]
         lines += [f"  {job}" for job in jobs]
     elif request.workers:
         lines.append("No jobs run there now.")

@@ -289,7 +289,8 @@ fetch: $(READY) ## bring results and model of a job (or JOB=) into runs/
 ##@ Platform engineer: plan, deploy, operate, pay
 
 .PHONY: synth bootstrap deploy diff preflight cost plan prices mirror-downloads charts
-.PHONY: connect logs apply-lifecycle destroy teardown image push bandwidth
+.PHONY: connect logs apply-lifecycle replace reboot health-check move
+.PHONY: destroy teardown image push bandwidth
 
 synth: $(CDK_READY) ## templates of the cluster's stacks, in cdk.out
 	$(CDK) synth --quiet 2> >(grep -v '^Supply a stack id' >&2)
@@ -335,6 +336,21 @@ logs: $(READY) ## log of the setup of all nodes, or NODE=<group>-<n>
 
 apply-lifecycle: $(READY) ## run the deployed scripts again on existing nodes
 	$(BIN)/python -m tools.nodes.apply_lifecycle --cluster $(CLUSTER) $(ARGS)
+
+# Each says what happens to running jobs and asks for confirmation; ARGS=--yes confirms.
+act_on_nodes = $(BIN)/python -m tools.nodes.actions $(1) $(NODE) --cluster $(CLUSTER) $(if $(TO),--to $(TO)) $(ARGS)
+
+replace: $(READY) ## new hardware for NODE=, after its jobs
+	@$(call act_on_nodes,replace)
+
+reboot: $(READY) ## restart NODE=, after its jobs
+	@$(call act_on_nodes,reboot)
+
+health-check: $(READY) ## deep health checks of NODE=, after its jobs
+	@$(call act_on_nodes,health-check)
+
+move: $(READY) ## on EKS: NODE= to group TO=, or TO=<cluster>/<group>
+	@$(call act_on_nodes,move)
 
 destroy: $(CDK_READY) ## stop compute; storage and network stay, and bill
 ifneq ($(GIVEN_ENDPOINT),)

@@ -231,7 +231,21 @@ def update_cluster(self: SageMakerResponse) -> ActionResult:
     return ActionResult({"ClusterArn": cluster.arn})
 
 
+def batch_reboot_cluster_nodes(self: SageMakerResponse) -> ActionResult:
+    """Accept the nodes of the cluster; their ids stay."""
+    request = json.loads(self.body)
+    nodes = self.sagemaker_backend.clusters[request["ClusterName"]].nodes
+    failed = [
+        {"NodeId": node_id, "ErrorCode": "InstanceIdNotFound", "Message": "no such node"}
+        for node_id in request["NodeIds"]
+        if node_id not in nodes
+    ]
+    successful = [node_id for node_id in request["NodeIds"] if node_id in nodes]
+    return ActionResult({"Successful": successful, "Failed": failed})
+
+
 def install() -> None:
     SageMakerResponse.create_cluster = create_cluster  # type: ignore[method-assign]
     SageMakerResponse.update_cluster = update_cluster  # type: ignore[attr-defined]
+    SageMakerResponse.batch_reboot_cluster_nodes = batch_reboot_cluster_nodes  # type: ignore[attr-defined]
     SageMakerModelBackend.delete_cluster = delete_cluster  # type: ignore[method-assign]

@@ -14,6 +14,7 @@ ABSENT_SERVICE = "com.amazonaws.us-west-2.ssmmessages"
 ABSENT_ZONE = "usw2-az2"
 NO_CAPACITY_TYPE = "ml.p5.48xlarge"
 EVENT = "Insufficient capacity"
+OPERATION_ID = "01234567-89ab-cdef-0123-456789abcdef"
 
 _moto_create_vpc_endpoint = EC2Backend.create_vpc_endpoint
 
@@ -69,7 +70,21 @@ def list_cluster_events(self: SageMakerResponse) -> ActionResult:
     return ActionResult({"Events": events})
 
 
+def list_cluster_operations(self: SageMakerResponse) -> ActionResult:
+    """Return the creation of the cluster, which is over when the stack is."""
+    cluster = self.sagemaker_backend.clusters[self._get_param("ClusterName")]
+    created = {
+        "OperationId": OPERATION_ID,
+        "ClusterArn": cluster.arn,
+        "Type": "Scaling",
+        "Status": "Done",
+        "CreationTime": cluster.creation_time,
+    }
+    return ActionResult({"ClusterOperationSummaries": [created]})
+
+
 def install() -> None:
     EC2Backend.create_vpc_endpoint = create_vpc_endpoint  # type: ignore[method-assign]
     EC2Response.describe_vpc_endpoint_services = describe_vpc_endpoint_services  # type: ignore[method-assign]
     SageMakerResponse.list_cluster_events = list_cluster_events  # type: ignore[attr-defined]
+    SageMakerResponse.list_cluster_operations = list_cluster_operations  # type: ignore[attr-defined]

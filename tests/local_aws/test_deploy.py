@@ -326,6 +326,18 @@ def test_connect_lists_the_nodes(aws: LocalAws, checkout: Path, deployed: Seen) 
     ] == []
 
 
+def test_the_controller_is_rebooted(aws: LocalAws, checkout: Path, deployed: Seen) -> None:
+    """No session is needed, because no jobs run there."""
+    command = ("-m", "tools.nodes.actions", "reboot", "controller-1", "--yes", "--cluster")
+    said = aws.run(sys.executable, *command, "clusters/slurm.yaml", cwd=checkout)
+    (controller,) = (
+        node["InstanceId"]
+        for node in deployed.nodes[SMALL.name]
+        if node["InstanceGroupName"] == "controller"
+    )
+    assert f"controller-1 ({controller}): reboot has begun" in said
+
+
 def test_two_clusters_of_one_region_share_nothing(deployed: Seen, beside: Seen) -> None:
     assert beside.clusters.keys() == {SMALL.name, NEIGHBOUR}
     assert beside.clusters[SMALL.name] == deployed.clusters[SMALL.name]
@@ -375,12 +387,14 @@ def test_diff_warns_of_what_a_move_would_replace(compared: tuple[str, str]) -> N
 
 
 def test_deploy_ends_with_the_groups_of_nodes(deployed: Seen) -> None:
-    header, *rows = deployed.output[deployed.output.rindex("group ") :].splitlines()
+    table, activity = deployed.output[deployed.output.rindex("group ") :].split("\n\n", 1)
+    header, *rows = table.splitlines()
     assert header.split() == ["group", "wanted", "running"]
     counts = {group.name: str(group.num_instances) for group in SMALL.instance_groups}
     assert {row.split()[0]: row.split()[1:] for row in rows} == {
         name: [n, n] for name, n in counts.items()
     }
+    assert re.search(r"^newest operations:\n  \S+ \S+  Scaling  Done$", activity, re.MULTILINE)
 
 
 def test_preflight_names_the_zone_of_an_endpoint_that_a_deployment_would_refuse(

@@ -62,7 +62,7 @@ class Platform:
         return contents
 
     def description(self, aws: LocalAws) -> dict[str, Any]:
-        """What AWS tells of the cluster, its add-ons, and the group of its interfaces."""
+        """Values that AWS tells of the cluster, its add-ons, and the group of its interfaces."""
         eks = aws.client("eks", REGION)
         name = {"clusterName": EKS_NAME}
         cluster = eks.describe_cluster(name=EKS_NAME)["cluster"]
@@ -190,7 +190,7 @@ def deployed(aws: LocalAws, checkout: Path, before: Before) -> Seen:
 
 @dataclass(frozen=True)
 class Added:
-    """What the deployed stack added to the EKS cluster."""
+    """Values that the deployed stack added to the EKS cluster."""
 
     description: dict[str, Any]
     access: dict[str, Any]

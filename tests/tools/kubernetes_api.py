@@ -26,6 +26,7 @@ from tests.job_schemas.validation import check
 KINDS = {
     "v1": {
         "namespaces": "Namespace",
+        "nodes": "Node",
         "pods": "Pod",
         "configmaps": "ConfigMap",
         "persistentvolumeclaims": "PersistentVolumeClaim",
@@ -39,6 +40,7 @@ KINDS = {
     "sagemaker.amazonaws.com/v1": {"hyperpodpytorchjobs": "HyperPodPyTorchJob"},
     "kueue.x-k8s.io/v1beta1": {"localqueues": "LocalQueue", "workloads": "Workload"},
 }
+CLUSTER_WIDE = {"Namespace", "Node"}
 PATH = re.compile(
     r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+/[^/]+))(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
     r"/(?P<kind>\w+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>\w+))?"
@@ -160,12 +162,17 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(201, made)
 
     def do_PATCH(self) -> None:
-        """Server-side apply, of one manager: what it sends is what there is."""
+        """Server-side apply, of one manager: what it sends is what there is. Other patches change a spec."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         found = self._found()
         if found is None:
             return
         kind, namespace, name, _ = found
+        if "apply-patch" not in self.headers["Content-Type"]:
+            made = self.objects.kept[kind, namespace, name or ""]
+            made["spec"] |= body["spec"]
+            self._answer(200, made)
+            return
         self.objects.asked.append(f"apply {kind} {name}")
         if kind in self.objects.refused:
             self._refuse(403, "Forbidden", self.objects.refused[kind])
@@ -214,7 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
             {
                 "name": resource,
                 "singularName": kind.lower(),
-                "namespaced": kind != "Namespace",
+                "namespaced": kind not in CLUSTER_WIDE,
                 "kind": kind,
                 "verbs": ["create", "delete", "get", "list", "patch", "watch"],
             }
@@ -247,10 +254,14 @@ class _Handler(BaseHTTPRequestHandler):
             for part in self._query().get("labelSelector", [""])[0].split(",")
             if part
         )
+        fields = self._query().get("fieldSelector", [""])[0]
+        node = fields.removeprefix("spec.nodeName=")
         return [
             made
             for (resource, place, _), made in self.objects.kept.items()
-            if (resource, place) == (kind, namespace)
+            if resource == kind
+            and namespace in ("", place)
+            and node in ("", made.get("spec", {}).get("nodeName"))
             and wanted.items() <= made["metadata"].get("labels", {}).items()
         ]
 

@@ -9,8 +9,8 @@ from tools.command_line import format_table
 
 HEAD = "head"
 """Name of the first login node, or of the controller if there is no login group."""
-UNREACHABLE = {"Pending", "ShuttingDown", "NotFound"}
-"""States in which no session can start; in other states the agent may run."""
+UNREACHABLE = {"Pending", "ShuttingDown", "NotFound", "DetachInProgress", "AttachInProgress"}
+"""States in which no session can start; a move replaces the volumes. In other states the agent may run."""
 KUBERNETES_PREFIX = "hyperpod-"
 """Prefix of a node's name in Kubernetes, before its instance id."""
 NUM_SHOWN = 10
@@ -34,7 +34,7 @@ class Node:
 @dataclass(frozen=True)
 class ClusterNodes:
     cluster_name: str
-    cluster_id: str
+    cluster_arn: str
     status: str
     failure: str
     """Reason of a failed state; otherwise empty."""
@@ -42,6 +42,11 @@ class ClusterNodes:
     """Login groups, or the controller's group if there is no login group."""
     nodes: tuple[Node, ...]
     """Nodes by group, and within a group by launch time."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Return the id of twelve characters, which targets and log groups have."""
+        return self.cluster_arn.rpartition("/")[2]
 
     def target(self, node: Node) -> str:
         """Return the target of a HyperPod node for `aws ssm start-session --target`."""
@@ -72,7 +77,7 @@ def read_cluster_nodes(sagemaker: Any, cluster_name: str) -> ClusterNodes:
     )
     return ClusterNodes(
         cluster_name=cluster_name,
-        cluster_id=cluster["ClusterArn"].rpartition("/")[2],
+        cluster_arn=cluster["ClusterArn"],
         status=cluster["ClusterStatus"],
         failure=cluster.get("FailureMessage", ""),
         head_groups=frozenset(groups_of_role["Login"] or groups_of_role["Controller"]),

@@ -23,6 +23,7 @@ from config.reading.loader import load_cluster
 from config.resource_names import ResourceNames, construct_ids, stack_names
 from tools.aws_session import aws_client, if_present, open_session, require_credentials
 from tools.command_line import cluster_parser, format_table, run_command
+from tools.nodes.activity import activity
 from tools.stacks.diff import ASSEMBLY, CDK, Pair, deployed_and_new, require_charts
 from tools.stacks.replacements import exports_of, imported_exports
 from tools.stacks.service_limits import groups_set_to_zero
@@ -32,8 +33,6 @@ SECONDS_OF_LATE_LOGS = 60
 """Time after which EKS has written the last entries of a deleted control plane, as observed by users
 (terraform-aws-modules/terraform-aws-eks issue 2763)."""
 SECONDS_BETWEEN_LOOKS = 30
-NUM_EVENTS = 5
-"""Events shown for the cluster."""
 POLICIES_OF_AWS = "arn:aws:iam::aws:"
 """Beginning of the ARN of AWS's own policies, which `cdk bootstrap` cannot use as boundaries."""
 WORKERS_MISSING = 1
@@ -243,17 +242,10 @@ def _report_groups(session: boto3.Session, cluster: Cluster) -> int:
         for group in found["InstanceGroups"]
     ]
     print("\n" + format_table(["group", "wanted", "running"], rows))
+    if cluster.continuous_provisioning:
+        print(f"\n{activity(sagemaker, cluster.name)}")
     if not missing:
         return 0
-    if cluster.continuous_provisioning:
-        events = sagemaker.list_cluster_events(
-            ClusterName=cluster.name,
-            MaxResults=NUM_EVENTS,
-            SortBy="EventTime",
-            SortOrder="Descending",
-        )
-        for event in events["Events"]:
-            print(f"  {event['EventTime']:%Y-%m-%d %H:%M} {event.get('Description', '')}")
     print(
         f"missing nodes: {', '.join(missing)}. HyperPod keeps trying. `make logs` shows node setup, and "
         "`make preflight` quotas and offers; without capacity, try another zone or a training plan.",

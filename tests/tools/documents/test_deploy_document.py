@@ -30,6 +30,8 @@ from tests.tools.preflight.test_existing_vpc import cluster as in_existing_vpc
 from tests.tools.preflight.test_mirror import MIRRORED
 from tests.tools.preflight.test_mirror import account as mirror_account
 from tests.tools.stacks.teardown_account import Account, everything
+from tools.hyperpod_api.coverage import Way
+from tools.hyperpod_api.table import REQUESTS
 from tools.nodes.cluster_nodes import read_cluster_nodes
 from tools.nodes.lifecycle_log import find_log_group, list_streams, read_events
 from tools.preflight.read_only_aws import DIFFERENTLY_NAMED
@@ -164,3 +166,18 @@ def test_connect_needs_no_more_than_is_listed() -> None:
     used = {f"{service}:{operation}" for service, operation in aws.calls}
     assert {"logs:FilterLogEvents", "logs:DescribeLogStreams"} <= used
     assert used | {"ssm:StartSession", "kms:GenerateDataKey"} <= policy("Preflight", "Connect")
+
+
+def test_status_and_actions_need_what_is_listed() -> None:
+    entries = {
+        name: {entry.text for entry in own.values() if entry.way is Way.COMMAND}
+        for name, own in REQUESTS.items()
+    }
+    activity = {
+        f"sagemaker:{name}" for name, sent_by in entries.items() if "make status" in sent_by
+    }
+    assert activity == policy("Activity")
+    by_nodes = {"make replace", "make reboot", "make health-check"}
+    assert {f"sagemaker:{name}" for name, sent in entries.items() if sent & by_nodes} == policy(
+        "Nodes"
+    )

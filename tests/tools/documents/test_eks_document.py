@@ -19,6 +19,7 @@ from tests.tools.preflight.eks_accounts import P5, eks_account
 from tests.tools.preflight.report import findings
 from tests.tools.stacks.test_teardown_eks import CLUSTER, EksAccount
 from tests.tools.stacks.test_teardown_eks import approved as approved_templates
+from tools.hyperpod_api.table import REQUESTS
 from tools.preflight.read_only_aws import DIFFERENTLY_NAMED
 
 TEXT = (REPOSITORY / "docs/deploy-on-eks.md").read_text()
@@ -81,3 +82,8 @@ def test_teardown_needs_no_more_than_is_listed(run_teardown: Any) -> None:
     }
     needed = {names.get(action, action) for action in used(account.aws.calls)}
     assert needed - policy("Preflight", "Teardown") == actions("TeardownEks")
+
+
+def test_move_needs_what_is_listed() -> None:
+    assert actions("MoveNodes") == {"sagemaker:MoveClusterNodes"}
+    assert "make move" in {entry.text for entry in REQUESTS["MoveClusterNodes"].values()}

@@ -1,9 +1,16 @@
 import pytest
 from botocore.exceptions import ClientError
+from botocore.loaders import create_loader
 
 from tests.tools.answering_aws import AnsweringAws, Refusal
 from tests.tools.nodes.slurm_nodes import LAUNCHED, group, node, running_cluster
-from tools.nodes.cluster_nodes import ClusterNodes, choose_node, nodes_table, read_cluster_nodes
+from tools.nodes.cluster_nodes import (
+    UNREACHABLE,
+    ClusterNodes,
+    choose_node,
+    nodes_table,
+    read_cluster_nodes,
+)
 
 CONTROLLER = group("controller", "Controller", 1)
 WORKERS = group("workers", "Compute", 3)
@@ -184,3 +191,11 @@ def test_the_table_has_a_line_per_node() -> None:
         "Running",
     ]
     assert len(lines) == 5
+
+
+def test_every_state_of_a_node_is_known() -> None:
+    """A new state of the service must be given one of both meanings."""
+    with_agent = {"Running", "Failure", "SystemUpdating", "DeepHealthCheckInProgress"}
+    model = create_loader().load_service_model("sagemaker", "service-2")
+    assert with_agent | UNREACHABLE == set(model["shapes"]["ClusterInstanceStatus"]["enum"])
+    assert not with_agent & UNREACHABLE

@@ -79,6 +79,8 @@ class Deployment:
         )
         self.aws.answer("sagemaker", "DescribeCluster", Refusal("ResourceNotFound"))
         self.aws.answer("eks", "DescribeCluster", Refusal("ResourceNotFoundException"))
+        self.aws.answer("sagemaker", "ListClusterOperations", {"ClusterOperationSummaries": []})
+        self.aws.answer("sagemaker", "ListClusterEvents", {"Events": []})
         self.aws.answer("logs", "DescribeLogGroups", {"logGroups": []})
         monkeypatch.setattr(deploy, "load_cluster", lambda _: cluster)
         monkeypatch.setattr(deploy, "open_session", lambda region, profile: self.aws.session)
@@ -259,7 +261,9 @@ def test_waits_for_workers_and_reports_those_that_are_missing(
 
     deployment.aws.answer("sagemaker", "DescribeCluster", describe)
     assert deployment.run("deploy", "--all") == 0 and deployment.slept == [30, 30]
-    assert "waiting for workers (1 of 2)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "waiting for workers (1 of 2)" in said
+    assert said.endswith("operations: none\nevents: none\n")
 
     counts = iter([1])
     event = {
@@ -285,6 +289,5 @@ def test_missing_nodes_are_reported_without_a_wait(
     groups = [{"InstanceGroupName": "workers", "CurrentCount": 0, "TargetCount": 2}]
     description = {"ClusterArn": "arn:x", "ClusterStatus": "InService", "InstanceGroups": groups}
     deployment.aws.answer("sagemaker", "DescribeCluster", description)
-    deployment.aws.answer("sagemaker", "ListClusterEvents", {"Events": []})
     assert deployment.run("deploy", "--all") == 0
     assert "missing nodes: workers (0 of 2)" in capsys.readouterr().err

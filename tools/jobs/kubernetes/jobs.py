@@ -32,6 +32,7 @@ from tools.jobs.kubernetes.placement import EksWanted
 from tools.jobs.scheduler import Scheduler, print_found
 from tools.jobs.work import NamedRun, Order, work_of, work_problems
 from tools.kubernetes.kubectl import Kubectl, Refused, open_kubectl
+from tools.nodes.activity import print_activity
 
 MAX_NAME = 40
 """Operators append to a job's name, and the result is a label with 63 characters at most."""
@@ -138,7 +139,11 @@ class KubernetesJobs(Scheduler):
         with self._kubectl(options, namespace) as kubectl:
             match command:
                 case "status":
-                    return watch.status(kubectl, self._operator, everything=options.all)
+                    status = watch.status(kubectl, self._operator, everything=options.all)
+                    # A kubeconfig of its own is for users without AWS credentials.
+                    if options.kubeconfig is None:
+                        print_activity(self._cluster, options.profile)
+                    return status
                 case "tail":
                     return watch.tail(kubectl, self._operator, options.job, everything=options.all)
             job = watch.find_job(kubectl, self._operator, options.job)

@@ -13,6 +13,7 @@ from tools.jobs.delivery import Delivery
 from tools.jobs.scheduler import Scheduler, print_found
 from tools.jobs.slurm.request import SlurmWanted, job_request, job_user, user_folder
 from tools.jobs.work import NamedRun
+from tools.nodes.activity import print_activity
 from tools.nodes.head_node import find_head_node, slurm_is_here
 from tools.nodes.node_session import BrokenSession
 
@@ -109,9 +110,13 @@ class SlurmJobs(Scheduler):
                 status = head.run(user, [*program, options.job, str(LARGEST_MIB)], delivery.take)
                 return delivery.unpack(options.to, status=status, instead=COPY_INSTEAD)
         try:
-            return head.run(user, [*program, options.job], lambda line: print(line, flush=True))
+            status = head.run(user, [*program, options.job], lambda line: print(line, flush=True))
         except BrokenSession as error:
             raise ValueError(f"{error}; the jobs continue") from None
+        # Nodes have no permission to read the cluster's operations and events.
+        if command == "status" and not head.is_here:
+            print_activity(self._cluster, options.profile)
+        return status
 
     def _place(self, options: argparse.Namespace) -> tuple[str, str]:
         """Return the jobs' user, and their folder."""

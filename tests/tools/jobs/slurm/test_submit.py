@@ -21,6 +21,7 @@ from tests.tools.nodes.node_sessions import NodeSessions
 from tools.jobs import __main__ as command
 from tools.jobs import code_version
 from tools.jobs.slurm import jobs
+from tools.nodes import activity
 from tools.nodes.head_node import HeadNode
 
 RUN = "workloads/seqlm/configs/esm2_8m_sample.yaml"
@@ -244,3 +245,16 @@ def test_code_is_brought_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "workloads/1").iterdir()] == ["train.py"]
     # Once there it is not fetched again.
     assert bring(tmp_path, "exit 1").returncode == 0
+
+
+def test_status_adds_what_the_service_reports(
+    head: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aws = AnsweringAws("us-west-2")
+    aws.answer("sagemaker", "ListClusterOperations", {"ClusterOperationSummaries": []})
+    aws.answer("sagemaker", "ListClusterEvents", {"Events": []})
+    monkeypatch.setattr(activity, "open_session", lambda region, profile: aws.session)
+    object.__setattr__(head, "answer", (0, ["JOBID NAME STATE"]))
+    monkeypatch.setattr(sys, "argv", ["jobs", "status"])
+    assert command.main() == 0
+    assert capsys.readouterr().out == "JOBID NAME STATE\n\noperations: none\nevents: none\n"

@@ -178,7 +178,7 @@ $(CDK_READY): package-lock.json $(READY)
 
 .PHONY: help env data train-ddp train-fsdp finetune-lora finetune-llm finetune-table train-bionemo convert-bionemo
 .PHONY: evaluate serve embed predict variants propose contacts scorecard layers explore publish report check
-.PHONY: status tail cancel fetch
+.PHONY: runs compare status tail cancel fetch
 
 help: ## this list
 	@awk -F ':.*## ' '/^##@/ { print "\n" substr($$0, 5) } /^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -270,6 +270,12 @@ publish: $(READY) ## a folder for the Hugging Face Hub, or a push to it
 
 report: $(READY) ## draw the report of RUN=runs/<name> again, at any time
 	$(STAGE) report $(RUN)
+
+runs: $(READY) ## list runs here; ARGS="--state failed"
+	@$(STAGE) runs $(ARGS)
+
+compare: $(READY) ## what differs between ARGS="<run> <run>", and scores
+	@$(STAGE) compare $(ARGS)
 
 check: $(READY) ## what is read of files, and its faults; ARGS="a.csv b.fa"
 	$(STAGE) check $(ARGS)

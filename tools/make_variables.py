@@ -53,11 +53,13 @@ class Target(NamedTuple):
     """Subcommand of ``seqlm`` that the target runs; empty if it runs another program."""
     here_only: bool = False
     """Whether the target runs only on this machine, so that TARGET makes no sense."""
+    lists_results: bool = False
+    """Whether the target reads the results of several runs."""
 
     @property
     def reads_results(self) -> bool:
-        """Return whether the target reads the results of a run."""
-        return "RUN" in self.reads.split()
+        """Return whether the target reads the results of runs."""
+        return self.lists_results or "RUN" in self.reads.split()
 
     def variables(self, place: str) -> set[str]:
         """Return the variables that the target reads with ``TARGET=place``."""
@@ -104,6 +106,8 @@ TARGETS: Mapping[str, Target] = {
     "explore": Target("ARGS CONFIG RUN MODEL", subcommand="explore", here_only=True),
     "publish": Target("ARGS CONFIG RUN MODEL", subcommand="publish", here_only=True),
     "report": Target("RUN", subcommand="report", here_only=True),
+    "runs": Target("ARGS", subcommand="runs", here_only=True, lists_results=True),
+    "compare": Target("ARGS", subcommand="compare", here_only=True, lists_results=True),
     "check": Target("ARGS", subcommand="check", here_only=True),
     "status": Target("ARGS CLUSTER TARGET"),
     "tail": Target("ARGS CLUSTER TARGET JOB"),
@@ -183,6 +187,8 @@ def find_problem(
             reason = f"{goal} runs only on this machine; leave TARGET out"
             if target.reads_results:
                 reason += ", and bring a run of the cluster here with make fetch"
+            if target.lists_results:
+                reason += f" (make status TARGET={place} lists its jobs)"
             return Problem("TARGET", reason)
         read |= target.variables(place)
     # Unknown names in the environment belong to other programs.

@@ -85,6 +85,14 @@ def test_what_is_read_is_accepted() -> None:
         (["image"], "eks", ["CLUSTER"], [], "CLUSTER make image does not read CLUSTER;"),
         (["help"], "local", [], ["RUN"], "RUN make help does not read RUN; it reads PYTHON VENV"),
         (["lint", "report"], "eks", ["TARGET"], [], "TARGET report runs only on this machine;"),
+        (
+            ["runs"],
+            "slurm",
+            ["TARGET"],
+            [],
+            "TARGET runs runs only on this machine; leave TARGET out, and bring a run of the cluster here "
+            "with make fetch (make status TARGET=slurm lists its jobs)",
+        ),
     ],
 )
 def test_what_is_not_read_is_refused(

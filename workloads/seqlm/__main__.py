@@ -37,6 +37,20 @@ def write_report(arguments: Sequence[str]) -> None:
         print(report(options.run_dir))
 
 
+def list_runs(arguments: Sequence[str]) -> None:
+    """List the runs of a folder."""
+    from seqlm.commands.run_list import main as list_them
+
+    list_them(arguments)
+
+
+def compare_runs(arguments: Sequence[str]) -> None:
+    """Print what differs between runs."""
+    from seqlm.commands.compare_runs import main as compare
+
+    compare(arguments)
+
+
 def check_files(arguments: Sequence[str]) -> None:
     """Print what would be read of files."""
     from seqlm.proteins.check.command import main as check  # imports pyarrow
@@ -56,6 +70,8 @@ class _Other(NamedTuple):
 OTHERS: Mapping[str, _Other] = {
     "serve": _Other("answer requests over HTTP with a model", serving.main),
     "report": _Other("write the report of a run again", write_report),
+    "runs": _Other("list the runs of a folder, the newest first", list_runs),
+    "compare": _Other("print what differs between runs, and their scores", compare_runs),
     "check": _Other("print what would be read of files, and what may be wrong", check_files),
 }
 

@@ -11,6 +11,8 @@ from seqlm.training.data.workspace import check_place
 from seqlm.training.strict_yaml import read_mapping
 from seqlm.training.tracking.run_log import CONFIG_FILE
 
+RUN_KINDS = (PRETRAINING, TASK, QUESTIONS)
+
 
 def run_kind(*, task: object, chat: object) -> RunKind:
     """Return the kind of a run, from its sections."""

@@ -62,6 +62,8 @@ def _report() -> ReportContents:
 
 
 QUESTIONS = RunKind(
+    name="questions",
+    key_scores=("perplexity", "eval_loss"),
     objective=_objective,
     prepare=_prepare,
     is_prepared=_is_prepared,

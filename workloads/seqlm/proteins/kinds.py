@@ -68,6 +68,8 @@ def _pretraining_report() -> ReportContents:
 
 
 PRETRAINING = RunKind(
+    name="pretraining",
+    key_scores=("perplexity", "eval_loss"),
     objective=_pretraining_objective,
     prepare=_prepare_proteins,
     is_prepared=_proteins_are_prepared,
@@ -126,6 +128,8 @@ def _task_report() -> ReportContents:
 
 
 TASK = RunKind(
+    name="task",
+    key_scores=("eval_spearman", "eval_jaccard", "eval_mcc", "eval_loss"),
     objective=_task_objective,
     prepare=_prepare_table,
     is_prepared=_table_is_prepared,

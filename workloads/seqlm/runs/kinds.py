@@ -24,6 +24,10 @@ class RunKind:
     import what they need when they are called: importing all takes seconds, and most stages need one of them.
     """
 
+    name: str
+    """Name of the kind in lists of runs."""
+    key_scores: tuple[str, ...]
+    """Names of results and evaluations. Lists of runs show the first one that a run has."""
     objective: Callable[[RunFile], Objective]
     """Returns the objective. ValueError for data or weights that do not fit the configuration."""
     prepare: Callable[[RunFile], Manifest]

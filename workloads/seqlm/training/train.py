@@ -20,6 +20,7 @@ from seqlm.training.tracking.run_log import (
     METRICS_FILE,
     REPORT_FILE,
     RESULTS_FILE,
+    STOPPED,
     RunLog,
     files_line,
     write_results,
@@ -109,10 +110,10 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
             status = "FINISHED"
         except Stopped:
             status = "KILLED"
-            log.event(progress.step, f"stopped by {here.stop.name}")
+            log.event(progress.step, f"{STOPPED}{here.stop.name}")
             if here.is_first:
                 tell(
-                    f"stopped by {here.stop.name}: step {progress.step} is saved in {run_dir}; "
+                    f"{STOPPED}{here.stop.name}: step {progress.step} is saved in {run_dir}; "
                     "the same command continues from there"
                 )
             raise

@@ -105,6 +105,28 @@ class Lock:
         self.close()
 
 
+def is_held(target: Path) -> bool:
+    """Return whether another process holds the lock of ``target``, as far as this machine can see.
+
+    Without a lock file, nothing is opened or written. A file that a killed process left is locked for a
+    moment, for readers.
+    """
+    path = target.parent / LOCKS_FOLDER / target.name
+    try:
+        descriptor = _readable(path)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def try_lock(target: Path) -> Lock | None:
     """Return the lock of ``target``, or None if another process holds it.
 

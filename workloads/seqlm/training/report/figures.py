@@ -45,6 +45,9 @@ MIN_POINTS_CUT = 20
 FEW_POINTS = 3
 """Number of points below which a curve also has markers."""
 
+_RUN_COLORS = (BLUE, VERMILLION, GREEN, ORANGE, INK, GREY)
+"""Colors of runs that are compared, as many as ``seqlm compare`` takes runs."""
+
 AT_TOP: Any = {"xycoords": ("data", "axes fraction"), "ha": "right", "va": "top"}
 """Text at the left of a vertical line, below the upper edge."""
 
@@ -156,6 +159,40 @@ def loss_figure(
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=3, columnspacing=5)
         return svg_text(figure, "loss")
+
+
+def compared_loss_figure(histories: Mapping[str, History]) -> str | None:
+    """Draw the training losses of several runs over tokens.
+
+    Args:
+        histories: training lines by the name of the run.
+
+    Returns:
+        SVG text; None if no run has a loss.
+    """
+    drawn = {name: history for name, history in histories.items() if history.has("loss")}
+    if not drawn:
+        return None
+    units = " or ".join(sorted({history.unit for history in drawn.values()}))
+    with drawing(WIDE_INCHES, "Training loss (smoothed)") as (figure, axes):
+        losses: list[float] = []
+        last_tokens = 1.0
+        for color, (name, history) in zip(_RUN_COLORS, drawn.items(), strict=False):
+            tokens, values = _thinned(history.tokens, history.columns["loss"])
+            smooth = running_mean(values)
+            losses += smooth.tolist()
+            last_tokens = max(last_tokens, float(tokens[-1]))
+            marker = "o" if len(tokens) < FEW_POINTS else ""
+            label = name[:MAX_LABEL_CHARS]
+            axes.plot(tokens, smooth, color=color, linewidth=1.6, label=label, marker=marker)
+        axes.set_ylabel("loss")
+        axes.set_ylim(*_loss_limits(losses))
+        axes.set_xlabel(f"real {units} trained on")
+        axes.xaxis.set_major_formatter(EngFormatter())
+        axes.set_xlim(0, last_tokens * 1.01)
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, columnspacing=5)
+        return svg_text(figure, "losses")
 
 
 def _scores(

@@ -153,7 +153,7 @@ def _report(
     results: Mapping[str, Any],
     contents: ReportContents,
 ) -> str:
-    history = _history(record.train, record.events, contents.unit)
+    history = history_of(record, contents.unit)
     manifest_path = Path(str(_get(config, "data", "path"))) / MANIFEST_FILE
     manifest = read_mapping(manifest_path)
     loss = loss_figure(
@@ -213,7 +213,14 @@ def _training_figures(history: History) -> str:
     return f'<div class="grid">{"".join(blocks)}</div>'
 
 
-def _history(train: Lines, events: Sequence[tuple[int, str]], unit: str) -> History:
+def history_of(record: RunRecord, unit: str) -> History:
+    """Return the training lines of a record as columns.
+
+    Args:
+        record: record of a run.
+        unit: word for its tokens.
+    """
+    train = record.train
     names: set[str] = set()
     for line in train:
         names |= {name for name, value in line.items() if as_number(value) is not None}
@@ -227,7 +234,7 @@ def _history(train: Lines, events: Sequence[tuple[int, str]], unit: str) -> Hist
         steps=steps,
         tokens=columns.get("residues", steps),
         columns=columns,
-        events=events,
+        events=record.events,
         unit=unit,
     )
 

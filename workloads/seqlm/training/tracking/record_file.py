@@ -149,6 +149,19 @@ def drop_after(path: Path, step: int, *, is_last: bool) -> int:
     return last_step - step
 
 
+def backwards(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the values of the lines, the last one first, without damaged ones.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+    """
+    with path.open("rb") as stream, naming(path):
+        for line in _backwards(stream):
+            values = parsed(line.content.decode(errors="replace"))
+            if values is not None:
+                yield values
+
+
 def _is_earlier(values: Mapping[str, Any], step: int) -> bool:
     """Return whether this line, and with it all lines before, was written before ``step`` was made."""
     return bool(values["step"] < step and values.get("event") != CHECKPOINT)

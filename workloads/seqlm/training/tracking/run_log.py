@@ -28,6 +28,8 @@ METRICS_FILE = "metrics.jsonl"
 RESULTS_FILE = "all_results.json"
 CONFIG_FILE = "config.yaml"
 REPORT_FILE = "report.html"
+STOPPED = "stopped by "
+"""Beginning of the event that ends the record of a stopped start; a signal follows."""
 _WRITTEN = (
     "model",
     "adapter",

@@ -337,7 +337,7 @@ class Model:
         for variant in wanted:
             check_indels(variant, score)
         window = min(len(protein.tokens), self._engine.max_residues)
-        num_reads = chosen.num_reads(protein.tokens, wanted) if wanted else 0
+        num_reads = chosen.num_reads(protein.tokens, wanted)
         with self._progress("variants", window * num_reads):
             scores = score_variants(self._engine, protein.tokens, wanted, score)
         return pd.DataFrame(

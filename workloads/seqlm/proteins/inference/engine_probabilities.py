@@ -1,6 +1,7 @@
 """Log probabilities of residues by a masked language model; scores of variants, and pseudo-perplexity."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -9,10 +10,14 @@ from seqlm.proteins.alphabet import MASK
 from seqlm.proteins.mutations.edits import Variant
 
 from .engine import MASKED_LOGITS, TOKEN_LOGITS, Array, Engine
-from .variant_scores import MASKED_MARGINALS, pseudo_log_likelihood, score_of
+from .variant_scores import MASKED_MARGINALS, LogProbabilities, pseudo_log_likelihood, score_of
 
 Tokens = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
+
+
+VARIANTS_AT_ONCE = 100_000
+"""Variants of a protein that are held in memory at once, each in about 500 bytes."""
 
 
 class EngineProbabilities:
@@ -37,10 +42,42 @@ class EngineProbabilities:
         return [_log_softmax(found) for found in self._engine.run(proteins, TOKEN_LOGITS)]
 
 
+class _RememberingWildType:
+    """Log probabilities of which those of the wild type are computed once, for all groups of its variants.
+
+    Args:
+        logs: log probabilities of the model.
+        wild: token ids of the wild type, (L,).
+    """
+
+    def __init__(self, logs: LogProbabilities, wild: Tokens) -> None:
+        self._logs = logs
+        self._wild = wild
+        self._masked: dict[int, Floats] = {}
+        self._seen: Sequence[Floats] = []
+
+    def masked(self, protein: Tokens, places: Sequence[int]) -> Mapping[int, Floats]:
+        if protein is not self._wild:
+            return self._logs.masked(protein, places)
+        missing = [place for place in places if place not in self._masked]
+        if missing:
+            self._masked.update(self._logs.masked(protein, missing))
+        return self._masked
+
+    def seen(self, proteins: Sequence[Tokens]) -> Sequence[Floats]:
+        if not (len(proteins) == 1 and proteins[0] is self._wild):
+            return self._logs.seen(proteins)
+        if not self._seen:
+            self._seen = self._logs.seen(proteins)
+        return self._seen
+
+
 def score_variants(
-    engine: Engine, protein: Tokens, wanted: Sequence[Variant], score: str = MASKED_MARGINALS
+    engine: Engine, protein: Tokens, wanted: Iterable[Variant], score: str = MASKED_MARGINALS
 ) -> list[float]:
     """Return the scores of variants of one protein, in nats.
+
+    ``VARIANTS_AT_ONCE`` of them are held in memory.
 
     Args:
         engine: engine with a masked language model.
@@ -51,9 +88,13 @@ def score_variants(
     Raises:
         ValueError: if there is no such score, or a variant has insertions or deletions that it does not take.
     """
-    if not wanted:
-        return []
-    return score_of(score).compute(EngineProbabilities(engine), protein, wanted)
+    chosen = score_of(score)
+    logs = _RememberingWildType(EngineProbabilities(engine), protein)
+    scores: list[float] = []
+    remaining = iter(wanted)
+    while group := list(islice(remaining, VARIANTS_AT_ONCE)):
+        scores += chosen.compute(logs, protein, group)
+    return scores
 
 
 def pseudo_perplexity(

@@ -11,7 +11,7 @@ the table. Imports the standard library alone, because ``--help`` reads it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -53,8 +53,8 @@ class VariantScore:
     """Whether the scores of a place's residues come from one distribution, which gives its entropy."""
     compute: Callable[[LogProbabilities, Tokens, Sequence[Variant]], list[float]]
     """Return the scores of variants of one protein, whose token ids (L,) it gets."""
-    num_reads: Callable[[Tokens, Sequence[Variant]], int]
-    """Return the number of proteins that the model reads for ``compute``."""
+    num_reads: Callable[[Tokens, Iterable[Variant]], int]
+    """Return the number of proteins that the model reads for ``compute``; 0 without variants."""
 
 
 def _masked_marginals(
@@ -93,9 +93,15 @@ def _pseudo_log_likelihoods(
     return [found[_identity(variant)] - of_wild for variant in wanted]
 
 
-def _different(wanted: Sequence[Variant]) -> dict[tuple[bytes, bytes], Variant]:
-    """Return the wild type and each variant once, however they are called."""
-    return {_identity(variant): variant for variant in [wanted[0].unchanged, *wanted]}
+def _different(wanted: Iterable[Variant]) -> dict[tuple[bytes, bytes], Variant]:
+    """Return the wild type and each variant once, however they are called; empty without variants."""
+    found: dict[tuple[bytes, bytes], Variant] = {}
+    for variant in wanted:
+        if not found:
+            wild = variant.unchanged
+            found[_identity(wild)] = wild
+        found[_identity(variant)] = variant
+    return found
 
 
 def _identity(variant: Variant) -> tuple[bytes, bytes]:
@@ -123,7 +129,7 @@ def _total(variant: Variant, log_p: Mapping[int, Floats] | Floats) -> float:
     return float(sum(changes))
 
 
-def places_of(wanted: Sequence[Variant]) -> list[int]:
+def places_of(wanted: Iterable[Variant]) -> list[int]:
     """Return the mutated places of variants that keep the length, from 0, in order."""
     return sorted({one.place for variant in wanted for one in variant.substitutions})
 
@@ -157,7 +163,7 @@ SCORES: Mapping[str, VariantScore] = {
         takes_indels=False,
         is_distribution=True,
         compute=_wild_type_marginals,
-        num_reads=lambda wild, wanted: 1,
+        num_reads=lambda wild, wanted: int(any(True for _ in wanted)),
     ),
     "mutant_marginals": VariantScore(
         formula="sum over i in M of log p(m_i \\| y) - log p(w_i \\| y)",
@@ -169,7 +175,7 @@ SCORES: Mapping[str, VariantScore] = {
         takes_indels=False,
         is_distribution=False,
         compute=_mutant_marginals,
-        num_reads=lambda wild, wanted: len(wanted),
+        num_reads=lambda wild, wanted: sum(1 for _ in wanted),
     ),
     "pseudo_log_likelihood": VariantScore(
         formula="sum over all i of log p(m_i \\| y without i), less the same sum for x",

@@ -108,28 +108,34 @@ def variants(config: RunFile, here: Processes) -> None:
                 write_effects(out, structure, first_position).line("mean effect of each position")
             )
 
-    def wanted_of(protein: Protein) -> list[Variant]:
+    def wanted_of(protein: Protein) -> Iterator[Variant]:
         if table is None:
-            return single_mutants_of(protein, first_position)
-        return [found for found in table.parsed(protein) if isinstance(found, Variant)]
+            yield from single_mutants_of(protein, first_position)
+            return
+        for found in table.parsed(protein):
+            if isinstance(found, Variant):
+                yield found
 
     def residues_of(protein: Protein) -> int:
         window = min(len(protein.tokens), config.model.max_residues)
-        wanted = wanted_of(protein)
-        return window * score.num_reads(protein.tokens, wanted) if wanted else 0
+        return window * score.num_reads(protein.tokens, wanted_of(protein))
 
     def tabulate(proteins: list[Protein]) -> Rows:
         ids: list[str] = []
         mutations: list[str] = []
         scores: list[float] = []
         per_protein: list[int] = []
+
+        def named(protein: Protein) -> Iterator[Variant]:
+            for variant in wanted_of(protein):
+                mutations.append(variant.name)
+                yield variant
+
         for protein in proteins:
-            wanted = wanted_of(protein)
-            per_protein.append(len(wanted))
-            if wanted:
-                ids += [protein.id] * len(wanted)
-                mutations += [variant.name for variant in wanted]
-                scores += score_variants(command.engine, protein.tokens, wanted, inference.score)
+            found = score_variants(command.engine, protein.tokens, named(protein), inference.score)
+            scores += found
+            ids += [protein.id] * len(found)
+            per_protein.append(len(found))
         return Rows(pa.table([ids, mutations, scores], schema=_SCHEMA), per_protein)
 
     work = Work(

@@ -23,7 +23,7 @@ class WildType(Protocol):
         """Token ids, (L,), without CLS and EOS."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Edit:
     """Consecutive residues of the wild type, and what replaces them."""
 
@@ -35,7 +35,7 @@ class Edit:
     """Token ids in their place; empty for a deletion."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Substitution:
     """Residue in the place of another."""
 
@@ -47,7 +47,7 @@ class Substitution:
     """Token id of the new residue."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Variant:
     """Variant of a protein."""
 

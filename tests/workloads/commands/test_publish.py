@@ -173,6 +173,7 @@ def test_texts_of_the_run_have_no_effect_in_the_card(
     names = [
         "a|b<script>x</script>\n# c.fasta",
         "https://me:hunter2@example.org/x.fasta?signature=secret",
+        *(f"part-{number}.fasta" for number in range(60)),
     ]
     manifest["sources"] = [manifest["sources"][0] | {"name": name} for name in names]
     (data / "manifest.json").write_text(json.dumps(manifest))
@@ -186,6 +187,7 @@ def test_texts_of_the_run_have_no_effect_in_the_card(
     assert (
         "hunter2" not in text and "secret" not in text and "<script>" not in text.replace("\\<", "")
     )
+    assert "The first 50 of 62 source files." in text and "part-59.fasta" not in text
     assert "\n# c" not in text and "| optim.schedule | x \\| --- license: other |" in text
 
 

@@ -55,6 +55,8 @@ SETTINGS = (
     "lora.targets",
 )
 """Fields of the run file that the card states."""
+MAX_SOURCES = 50
+"""Source files that the card lists."""
 _HUB_TABLE = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(?:@[\w.-]+)?/.+")
 
 
@@ -118,7 +120,7 @@ def model_card(about: Published) -> str:
             f"```python\n{_snippet(head, about.repository or 'path/to/this/folder', run)}\n```"
         ],
         "Data": [
-            _table(("source", "bytes", "SHA-256"), map(_source, manifest.get("sources", ()))),
+            *_sources(manifest.get("sources", ())),
             _table(
                 ("split", "records", tokens), [(k, v["records"], v["residues"]) for k, v in splits]
             ),
@@ -155,6 +157,14 @@ tokenizer = AutoTokenizer.from_pretrained("{source}")
 model = AutoModel{head}.from_pretrained("{source}")
 inputs = {inputs}
 print({output})"""
+
+
+def _sources(files: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the table of the sources, and a sentence with their number if it has not all."""
+    parts = [_table(("source", "bytes", "SHA-256"), map(_source, files[:MAX_SOURCES]))]
+    if len(files) > MAX_SOURCES:
+        parts.append(f"The first {MAX_SOURCES} of {len(files):,} source files.")
+    return parts
 
 
 def _source(file: Mapping[str, Any]) -> Sequence[object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import pickle
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from seqlm.commands.prepare import main as prepare_data
 from seqlm.runs.run_file import run_stage
-from seqlm.training.command_line import ERROR_FILE, one_line_errors, tell
+from seqlm.training.command_line import ERROR_FILE, importing, one_line_errors, tell
 
 REPOSITORY = Path(__file__).parents[3]
 PACKAGE = REPOSITORY / "workloads/seqlm"
@@ -431,3 +433,25 @@ def test_every_program_maps_its_errors() -> None:
         if not re.search(r'one_line_errors\(|__main__":\n(    .*\n)*    (run_stage|start)\(', text)
     }
     assert len(programs) > 10 and unmapped == set(UNMAPPED)
+
+
+def test_imports_are_not_collected_and_everything_else_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "imported_once.py").write_text("import gc\nCOLLECTED = gc.isenabled()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    num_frozen = gc.get_freeze_count()
+    with importing():
+        imported = import_module("imported_once")
+    assert not imported.COLLECTED
+    assert gc.isenabled() and gc.get_freeze_count() > num_frozen
+    with pytest.raises(ModuleNotFoundError), importing():
+        import_module("missing_module")
+    assert gc.isenabled()
+
+
+def test_garbage_is_not_kept_by_what_is_imported_already() -> None:
+    num_frozen = gc.get_freeze_count()
+    with importing():
+        import_module("json")
+    assert gc.isenabled() and gc.get_freeze_count() <= num_frozen

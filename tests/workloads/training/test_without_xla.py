@@ -14,7 +14,13 @@ from seqlm.proteins.model.attention import packed_attention, rotate
 from seqlm.proteins.model.window_attention import window_attention
 from seqlm.runs.run_file import load_config
 from seqlm.training import device_runtime
-from seqlm.training.device_runtime import CACHE_VARIABLE, XlaRuntime, drop_locks, register
+from seqlm.training.device_runtime import (
+    CACHE_VARIABLE,
+    DeviceRuntime,
+    XlaRuntime,
+    drop_locks,
+    register,
+)
 from seqlm.training.layered_model import Segments
 from tests.workloads.training.training_runs import train_here
 
@@ -45,6 +51,14 @@ def test_windows_give_what_proteins_one_by_one_give(max_length: int, num_tokens:
     (found_grad,) = torch.autograd.grad(found, qkv, upstream)
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(found_grad, expected_grad, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("runtime", [DeviceRuntime, XlaRuntime])
+def test_a_seed_gives_the_numbers_that_torch_gives_by_it(runtime: type[DeviceRuntime]) -> None:
+    torch.manual_seed(7)
+    expected = torch.rand(5)
+    runtime(torch.device("cpu")).seed(7)
+    assert torch.equal(torch.rand(5), expected)
 
 
 def test_what_is_not_done_on_xla_is_named(run_file: Path) -> None:

@@ -20,6 +20,7 @@ from seqlm.commands.inference import check_model
 from seqlm.proteins.inference.output_file import default_folder
 from seqlm.runs.model_names import short_training
 from seqlm.runs.run_file import RunFile
+from seqlm.training.command_line import importing
 from seqlm.training.data.manifest import MANIFEST_FILE
 from seqlm.training.heartbeat import beat
 
@@ -34,9 +35,10 @@ def main(config: RunFile) -> None:
     if config.inference.model or not base:
         check_model(config)
     _prepare(config, config.inference.model or base or str(config.run_dir / "model"))
-    from seqlm.training.hardware import environment  # these bring torch
-    from seqlm.training.processes import processes
-    from seqlm.training.tracking.run_log import write_results
+    with importing():
+        from seqlm.training.hardware import environment  # these bring torch
+        from seqlm.training.processes import processes
+        from seqlm.training.tracking.run_log import write_results
 
     beat("starting", slow=True)
     with processes() as here:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from seqlm.training.command_line import importing
+
 
 def function_named(name: str) -> Callable[..., Any]:
     """Return the function ``module:function`` below ``seqlm``.
@@ -17,6 +19,8 @@ def function_named(name: str) -> Callable[..., Any]:
     module, _, function = name.partition(":")
 
     def call(*arguments: Any) -> Any:
-        return getattr(import_module(f"seqlm.{module}"), function)(*arguments)
+        with importing():
+            imported = import_module(f"seqlm.{module}")
+        return getattr(imported, function)(*arguments)
 
     return call

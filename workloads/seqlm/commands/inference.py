@@ -22,6 +22,7 @@ from seqlm.runs.inference_commands import (
 )
 from seqlm.runs.model_names import check_model_name, short_training
 from seqlm.runs.run_file import RunFile
+from seqlm.training.command_line import importing
 from seqlm.training.data.manifest import MANIFEST_FILE
 from seqlm.training.data.transfer import fetch, local_files
 from seqlm.training.heartbeat import beat
@@ -54,7 +55,8 @@ def run_inference(name: str, config: RunFile) -> None:
     check_models(name, command, config, named_by)
     if "RANK" not in os.environ:
         _before_processes(name, command, config)
-    from seqlm.training.processes import processes  # imports torch
+    with importing():
+        from seqlm.training.processes import processes  # imports torch
 
     beat("starting", slow=True)
     with processes() as here:

@@ -15,6 +15,7 @@ from seqlm.commands import kinds
 from seqlm.launch.local import on_every_device
 from seqlm.runs.model_names import check_model_name, short_training
 from seqlm.runs.run_file import RunFile
+from seqlm.training.command_line import importing
 from seqlm.training.heartbeat import STARTED
 from seqlm.training.tracking.run_log import RESULTS_FILE
 
@@ -72,7 +73,8 @@ def finetune(config: RunFile) -> None:
 
 def train(config: RunFile) -> None:
     """Train in this process, which torchrun started or which runs alone."""
-    from seqlm.training.train import train_run
+    with importing():
+        from seqlm.training.train import train_run
 
     train_run(
         config,

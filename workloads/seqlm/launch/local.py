@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from seqlm.training.command_line import ERROR_FILE
+from seqlm.training.command_line import ERROR_FILE, importing
 from seqlm.training.tracking.console import lines_may_be_lost
 
 from .job_file import SHUTDOWN_TIMEOUT_SECONDS
@@ -38,7 +38,8 @@ def on_every_device(title: str, program: Sequence[str] = ()) -> int:
         title: title of the work, which is printed.
         program: module and its arguments; by default the subcommand of this process.
     """
-    from .torchrun import elastic_config, run_processes
+    with importing():
+        from .torchrun import elastic_config, run_processes
 
     processes, threads = processes_and_threads()
     with lines_may_be_lost(), tempfile.TemporaryDirectory(prefix="esm2-") as folder:

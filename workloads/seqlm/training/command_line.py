@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import ctypes
 import errno
+import gc
 import importlib.util
 import json
 import logging
@@ -53,6 +54,24 @@ _DAMAGED = {"SafetensorError", "UnpicklingError", "StrictDataclassError"}
 """Errors of libraries that read models and checkpoints, by name because their import takes seconds."""
 _PACKAGES = {"sklearn": "scikit-learn"}
 """Names of packages for pip, if a package is imported by another name."""
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Import without garbage collection, which takes a seventh of the time and finds nothing.
+
+    Later collections leave out what was imported: 400,000 objects of torch and transformers.
+    """
+    num_known = len(sys.modules)
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if len(sys.modules) > num_known:
+            gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 class RunError(RuntimeError):

@@ -113,6 +113,15 @@ class DeviceRuntime:
         """Return a pack, a dataclass of tensors on ``packs_on``, on the device."""
         return pack
 
+    def seed(self, number: int) -> None:
+        """Seed the generators of the CPU and of the device.
+
+        ``torch.manual_seed`` also seeds kinds of devices that are not there, and formats the stack for each.
+        """
+        torch.default_generator.manual_seed(number)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(number)
+
     def flush(self) -> None:
         """Start the operations recorded so far, without waiting for their end."""
 

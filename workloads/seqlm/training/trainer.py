@@ -323,7 +323,7 @@ class Trainer:
         the generator. Layers have no dropout, so recomputed layers draw no numbers.
         """
         seed = hash64(DROPOUT_SALT, self.config.train.seed, self.progress.step, pack_index)
-        torch.manual_seed(int(seed[0] >> np.uint64(1)))  # torch takes 63 bits
+        self.runtime.seed(int(seed[0] >> np.uint64(1)))  # torch takes 63 bits
 
     def settle(self) -> StepResult | None:
         """Wait for the last step. Call this before its weights are saved or scored.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from seqlm.runs.model_names import short_training
-from seqlm.training.command_line import STOPPED_BY_SIGNAL, USAGE_ERROR, one_line_errors
+from seqlm.training.command_line import STOPPED_BY_SIGNAL, USAGE_ERROR, importing, one_line_errors
 
 from .settings import ServeSettings, check_folder, settings_text
 
@@ -58,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         check_folder(options.model)
         if warning := short_training(str(options.model)):
             print(warning, file=sys.stderr)
-        from .model import open_model
+        with importing():
+            from .model import open_model
 
         model = open_model(options.model, settings)
     address = f"http://{options.host}:{options.port}/invocations"

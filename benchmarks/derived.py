@@ -201,10 +201,12 @@ def gains(lines: Sequence[Line]) -> Table:
 
 def growth(lines: Sequence[Line]) -> Table:
     """Return the cost of each kind of work at three sizes, and what follows for larger ones."""
-    mine = [line for line in lines if line["stage"] == GROWTH]
-    if not mine:
+    found = [line for line in lines if line["stage"] == GROWTH]
+    if not found:
         return Table([], "")
-    last = mine[-1]
+    last = found[-1]
+    # Costs of two machines do not make a slope.
+    mine = [line for line in found if line["device"] == last["device"]]
     versions = last["versions"]
     commits = ", ".join(dict.fromkeys(line["commit"][:7] for line in mine))
     notes = "; ".join(dict.fromkeys(line["note"] for line in mine if line["note"]))

@@ -2,13 +2,13 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
 
 from benchmarks.growth.processes import run_apart
 from benchmarks.growth.row import CPU_SECONDS, FILES, PROTEINS, Costs, Row
-from seqlm.proteins.data import prepare as preparation
 from seqlm.proteins.data.disk import needed_disk
 from seqlm.proteins.data.prepare import Execution, prepare
 from seqlm.proteins.data.sources import ProteinFiles
@@ -43,15 +43,15 @@ def write_fasta(path: Path, num_proteins: int, *, first: int = 0) -> None:
             )
 
 
-def prepare_files(sources: list[str], out: str, workers: int) -> int:
-    """Prepare files, and return the number of records."""
+def prepare_files(sources: list[str], out: str) -> int:
+    """Prepare files in this process, whose processor time is measured, and return the number of records."""
     manifest = prepare(
         ProteinFiles([Path(source) for source in sources]),
         Path(out),
         seed=0,
         validation_fraction=0.05,
         test_fraction=0.05,
-        execution=Execution(workers=workers, progress=False),
+        execution=Execution(workers=1, progress=False),
     )
     return manifest.records
 
@@ -60,7 +60,7 @@ def _one_file(num_proteins: int, folder: Path) -> Costs:
     fasta = folder / f"{num_proteins}.fasta"
     write_fasta(fasta, num_proteins)
     out = folder / f"prepared-{num_proteins}"
-    done = run_apart(prepare_files, [str(fasta)], str(out), default_workers())
+    done = run_apart(prepare_files, [str(fasta)], str(out))
     assert done.result <= num_proteins
     shutil.rmtree(out)
     fasta.unlink()
@@ -78,13 +78,13 @@ def _many_files(num_files: int, folder: Path) -> Costs:
     temporary: list[int] = []
     remove = shutil.rmtree
 
-    def removing(path: Path, **options: bool) -> None:
+    def removing(path: Path, **options: Any) -> None:
         if path.name == "spill":
             temporary.append(_size_of(path.parent))
         remove(path, **options)
 
-    with mock.patch.object(preparation.shutil, "rmtree", removing):
-        prepare_files([str(path) for path in sources], str(folder / f"of-{num_files}"), 1)
+    with mock.patch.object(shutil, "rmtree", removing):
+        prepare_files([str(path) for path in sources], str(folder / f"of-{num_files}"))
     announced = needed_disk(ProteinFiles(sources), text_bytes, Limits.for_workers(1))
     return {
         "bytes of temporary disk": max(temporary),
@@ -110,7 +110,7 @@ def _runs(num_proteins: int, _: Path) -> Costs:
 ROWS = (
     Row(
         name="prepare",
-        title="preparation of one FASTA file",
+        title="preparation of one FASTA file by one process",
         scale=PROTEINS,
         sizes=(100_000, 1_000_000, 10_000_000),
         measure=_one_file,

@@ -57,6 +57,6 @@ class Row:
     """Function that does the work of a size once, and returns its costs. It may write into the folder, which
     all sizes of a row share."""
     unknown: str
-    """What neither the run nor the arithmetic shows."""
+    """Part of the cost that neither the run nor the arithmetic shows."""
     expected_seconds: float
     """Wall time of all sizes on two idle cores, for the announcement."""

@@ -47,6 +47,13 @@ NOBODY = {
     "Version": "2012-10-17",
     "Statement": [{"Effect": "Deny", "Principal": "*", "Action": "sts:AssumeRole"}],
 }
+PROGRAMS = {
+    "getent": "echo user0:x:2001:2000::/nonexistent:/bin/bash",
+    # Without the user's rights, and with these programs in place of those of the image.
+    "runuser": 'while [[ "$1" != bash ]]; do shift; done; exec "$@"',
+    "squeue": f"echo JOBID; seq {NUM_JOBS}",
+}
+"""Stand-ins on the head node."""
 ROLE = {"Type": "AWS::IAM::Role", "Properties": {"AssumeRolePolicyDocument": NOBODY}}
 
 
@@ -165,9 +172,10 @@ def test_status_finds_the_head_node_among_all_and_lists_the_newest_jobs(
 ) -> None:
     """A stand-in for the session runs the script here, with a queue of 5,000 jobs."""
     sessions = NodeSessions(tmp_path / "sessions")
-    squeue = sessions.folder / "bin" / "squeue"
-    squeue.write_text(f"#!/bin/sh\necho JOBID\nseq {NUM_JOBS}\n")
-    squeue.chmod(0o755)
+    for name, text in PROGRAMS.items():
+        program = sessions.folder / "bin" / name
+        program.write_text(f"#!/bin/bash\n{text}\n")
+        program.chmod(0o755)
     monkeypatch.setenv("PATH", sessions.path)
     for module in (slurm_jobs, head_node):
         monkeypatch.setattr(module, "slurm_is_here", lambda: False)

@@ -24,7 +24,7 @@ class Tried:
     unit: str
     """Noun for the number, in the singular."""
     conditions: str
-    """What was run, and where."""
+    """Work that was run, and where."""
 
     @property
     def text(self) -> str:
@@ -33,7 +33,7 @@ class Tried:
         return f"{self.most:,} {self.unit}{plural}"
 
 
-PROTEINS = Tried(10_000_000, "protein", "prepared, opened and planned on two cores of a CPU")
+PROTEINS = Tried(10_000_000, "protein", "prepared and planned on two cores of a CPU")
 GPUS = Tried(1, "GPU", "an NVIDIA H200 outside of AWS")
 NODES = Tried(3, "node", "workers of a real Slurm on one computer, without GPUs")
 LIMITS = (PROTEINS, GPUS, NODES)

@@ -194,9 +194,9 @@ ROWS = (
         name="transfer",
         title=f"transfer of labels from one half of the proteins, {FEATURES} features",
         scale=PROTEINS,
-        sizes=(30_000, 100_000, 300_000),
+        sizes=(30_000, 100_000, 200_000),
         measure=_transfer,
         unknown="share of nearest proteins that the search misses at this size",
-        expected_seconds=180,
+        expected_seconds=100,
     ),
 )

@@ -5,10 +5,10 @@ Nothing of it runs in AWS. Answers of AWS and Kubernetes are stand-ins.
 
 import contextlib
 import io
+import json
 import socket
 import sys
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -47,6 +47,9 @@ DONE = "2026-11-21T10:00:09Z bootstrap: done: 9 steps, 4 changes, 0 warnings"
 FAILED = "2026-11-21T10:00:09Z bootstrap: ERROR: step lustre-mount failed: it is no mount"
 HANG_SECONDS = 60
 """Longest wait for the news of a hang."""
+POLL_SECONDS = 0.05
+RECEIVED_BYTES = 1 << 20
+"""Most bytes that a node receives in a hang."""
 RUN_ID = "growth"
 
 
@@ -59,7 +62,7 @@ def _template(number: int, folder: Path) -> Costs:
     texts = [path.read_text() for path in found.values()]
     return {
         "bytes": sum(map(len, texts)),
-        "resources": sum(len(yaml.safe_load(text)["Resources"]) for text in texts),
+        "resources": sum(len(json.loads(text)["Resources"]) for text in texts),
     }
 
 
@@ -85,7 +88,7 @@ def _users(num_users: int, folder: Path) -> Costs:
 
 
 class _Logs:
-    """CloudWatch Logs with a stream for each node, whose pages have the size of the service's."""
+    """CloudWatch Logs with a stream for each node."""
 
     def __init__(self, nodes: Sequence[Mapping[str, Any]]) -> None:
         self._events: dict[str, list[dict[str, Any]]] = {}
@@ -199,21 +202,15 @@ def _status(num_gpus: int, _: Path) -> Costs:
 
 
 def _hang(num_nodes: int, _: Path) -> Costs:
-    """Let each node of a step report a hang, and count the messages that the first node's agent sends."""
+    """Let each node of a step report a hang, and count what the first node sends until all know it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    sent: Counter[str] = Counter()
-    message = HangServer._message
-
-    def counting(server: HangServer) -> bytes:
-        found = message(server)
-        sent["bytes"] += len(found) * num_nodes
-        return found
-
-    began = time.monotonic()
-    with mock.patch.object(HangServer, "_message", counting), ExitStack() as stack:
+    deadline = time.monotonic() + HANG_SECONDS
+    with ExitStack() as stack:
         stack.enter_context(HangServer(port, RUN_ID))
+        observer = stack.enter_context(_connected(port, deadline))
+        observer.sendall(f"{RUN_ID} observer\n".encode())
         channels = [
             HangChannel(f"node-{number}", host="127.0.0.1", port=port, run_id=RUN_ID)
             for number in range(num_nodes)
@@ -222,10 +219,22 @@ def _hang(num_nodes: int, _: Path) -> Costs:
             stack.enter_context(channel)
             channel.announce(Event.HUNG)
         while any(channel.count(Event.HUNG) < num_nodes for channel in channels):
-            if time.monotonic() - began > HANG_SECONDS:
-                raise TimeoutError(f"not all {num_nodes} nodes heard of the hang")
-            time.sleep(0.05)
-    return {"bytes sent": sent["bytes"]}
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not all {num_nodes} nodes know of the hang")
+            time.sleep(POLL_SECONDS)
+        received = len(observer.recv(RECEIVED_BYTES))
+    return {"bytes sent": received * num_nodes}
+
+
+def _connected(port: int, deadline: float) -> socket.socket:
+    """Connect to a server that may not listen yet."""
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_SECONDS)
 
 
 ROWS = (

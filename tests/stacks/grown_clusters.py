@@ -75,4 +75,6 @@ def synthesized_templates(sizes: Mapping[str, tuple[int, int]], folder: Path) ->
                 stack_name=f"of-{name}",
             )
     app.synth()
-    return {path.name.removesuffix(".template.json"): path for path in folder.glob("Of*.json")}
+    return {
+        path.name.removesuffix(".template.json"): path for path in folder.glob("Of*.template.json")
+    }

@@ -77,7 +77,7 @@ def _addresses(num_nodes: int, _: Path) -> Costs:
     taken = address_takers(cluster)[zone_ids(cluster)[0]].total() + RESERVED_ADDRESSES
     return {
         "addresses": taken,
-        "of the first subnet": taken / 2 ** (32 - PREFIX_OF_LARGE_SUBNETS),
+        "share of the first subnet": taken / 2 ** (32 - PREFIX_OF_LARGE_SUBNETS),
     }
 
 

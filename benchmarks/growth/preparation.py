@@ -88,8 +88,8 @@ def _many_files(num_files: int, folder: Path) -> Costs:
     announced = needed_disk(ProteinFiles(sources), text_bytes, Limits.for_workers(1))
     return {
         "bytes of temporary disk": max(temporary),
-        "of the text": max(temporary) / text_bytes,
-        "of the announcement": max(temporary) / announced,
+        "times the text": max(temporary) / text_bytes,
+        "times the announcement": max(temporary) / announced,
     }
 
 

@@ -35,7 +35,7 @@ class Tried:
 
 PROTEINS = Tried(10_000_000, "protein", "prepared and planned on two cores of a CPU")
 GPUS = Tried(1, "GPU", "an NVIDIA H200 outside of AWS")
-NODES = Tried(3, "node", "workers of a real Slurm on one computer, without GPUs")
+NODES = Tried(3, "node", "workers of a real Slurm on one computer, with CPUs alone")
 LIMITS = (PROTEINS, GPUS, NODES)
 """All limits, for docs/growth.md."""
 

@@ -8,6 +8,7 @@ from benchmarks.growth.rows import ROWS
 
 STAGE = "growth"
 """Value of ``stage`` in the lines."""
+SEPARATOR = " / "
 SIGNIFICANT = 3
 WHOLE = 1e6
 """Value from which on a count is rounded, too."""
@@ -54,9 +55,9 @@ def table_rows(lines: Sequence[Line]) -> list[dict[str, str]]:
         if {int(line["size"]) for line in mine} != set(row.sizes):
             continue
         for unit, points in row_points(mine).items():
-            run = [f"{_number(point.size)}: {_number(point.cost)}" for point in points]
+            run = [f"{_number(point.cost)} ({_number(point.size)})" for point in points]
             beyond = [
-                f"{target.name}: {span_text(extrapolated(points, target.size))}"
+                f"{target.name} {span_text(extrapolated(points, target.size))}"
                 for target in row.scale.targets
                 if target.size > points[-1].size
             ]
@@ -65,9 +66,9 @@ def table_rows(lines: Sequence[Line]) -> list[dict[str, str]]:
                     "work": row.title,
                     "size": row.scale.name,
                     "cost": unit,
-                    "what was run": "; ".join(run),
+                    "cost (size) that was run": SEPARATOR.join(run),
                     "exponent": f"{exponent(points):.2f}",
-                    "by arithmetic": "; ".join(beyond) or "the largest size was run",
+                    "by arithmetic": SEPARATOR.join(beyond) or "the largest size was run",
                     "unknown": row.unknown,
                 }
             )

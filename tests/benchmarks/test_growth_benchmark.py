@@ -136,7 +136,7 @@ def test_a_row_of_the_table_needs_all_sizes() -> None:
     [nodes] = [row for row in ROWS if row.name == "addresses"]
     lines = [line(nodes, size) for size in nodes.sizes]
     [found] = table_rows(lines)
-    assert found["what was run"] == "10: 10; 100: 100; 1,000: 1,000"
+    assert found["cost (size) that was run"] == "10 (10) / 100 (100) / 1,000 (1,000)"
     assert found["exponent"] == "1.00" and found["by arithmetic"] == "the largest size was run"
     assert found["unknown"] == nodes.unknown and found["size"] == NODES.name
     assert table_rows(lines[:2]) == []

@@ -390,7 +390,7 @@ endif
 
 ##@ Developer: test, lint, measure
 
-.PHONY: schema golden lock bench gpu bench-data bench-inference bench-serve
+.PHONY: schema golden lock bench gpu bench-data bench-inference bench-serve bench-growth
 .PHONY: test test-all test-cluster fuzz test-image test-xla test-biotrainer test-oldest lint format clean
 
 schema: $(READY) ## JSON schemas of cluster and run files, for editors
@@ -417,6 +417,9 @@ bench-inference: $(READY) ## embeddings/s, next to transformers' pipeline
 
 bench-serve: $(READY) ## response times of a server with 1, 8 and 64 users
 	$(BIN)/python -m benchmarks.acceptance --stages serve $(ARGS)
+
+bench-growth: $(READY) ## cost by size, and what follows for larger sizes
+	$(WITH_NODE) OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.growth $(ARGS)
 
 PYTEST = $(WITH_NODE) $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 test: $(READY) $(CDK_READY) ## every module's tests: five minutes on two cores

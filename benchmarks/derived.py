@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from benchmarks import expected
 from benchmarks.case import AUTO_KERNELS, Line
+from benchmarks.growth.table import STAGE as GROWTH
+from benchmarks.growth.table import table_rows as growth_rows
 from benchmarks.ours import RECIPE_TOKENS, family_with
 from benchmarks.stages.speed import by_size
 from config.facts.instance_catalogue import INSTANCE_TYPES
@@ -17,6 +19,7 @@ from seqlm.runs.run_file import ModelConfig, RunFile
 from seqlm.training.config import TrainConfig
 from seqlm.training.kernels import PRODUCTS
 from seqlm.training.peak_rates import PEAK_BF16_FLOPS
+from tools.plan import tried
 from tools.plan.memory import Layout, memory
 from tools.plan.model_size import parameters_of, shape_of
 
@@ -196,10 +199,38 @@ def gains(lines: Sequence[Line]) -> Table:
     return Table(expected.rows(), expected.CONDITIONS)
 
 
+def growth(lines: Sequence[Line]) -> Table:
+    """Return the cost of each kind of work at three sizes, and what follows for larger ones."""
+    found = [line for line in lines if line["stage"] == GROWTH]
+    if not found:
+        return Table([], "")
+    last = found[-1]
+    # Costs of two machines do not make a slope.
+    mine = [line for line in found if line["device"] == last["device"]]
+    versions = last["versions"]
+    commits = ", ".join(dict.fromkeys(line["commit"][:7] for line in mine))
+    notes = "; ".join(dict.fromkeys(line["note"] for line in mine if line["note"]))
+    conditions = f" Conditions: {notes}." if notes else ""
+    return Table(
+        growth_rows(mine),
+        f"Measured on {last['device']} ({versions['cpu_cores']} cores), torch {versions['torch']}, Python "
+        f"{versions['python']}; commit {commits}.{conditions}",
+    )
+
+
+def limits(lines: Sequence[Line]) -> Table:
+    """Return the largest numbers that were run, which ``make plan`` also uses. It depends on no lines."""
+    return Table(
+        tried.table(), "`make plan` prints a warning for each number of a run that is larger."
+    )
+
+
 TABLES: Mapping[str, Callable[[Sequence[Line]], Table]] = {
     "summary": summary,
     "usd": usd,
     "memory": planned_memory,
     "expected": gains,
+    "growth": growth,
+    "limits": limits,
 }
 """Functions that return a table, by the name in its marker."""

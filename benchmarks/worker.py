@@ -8,8 +8,6 @@ answer is ``done``, or ``partial`` with the figures of a case that is not yet do
 import gc
 import json
 import os
-import platform
-import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -114,33 +112,15 @@ def _stage(name: str) -> Stage:
 
 
 def _machine(settings: Settings) -> dict[str, Any]:
-    from seqlm.training.hardware import environment  # imports transformers
+    from benchmarks.machine import machine  # imports transformers
 
-    found = environment(settings.device)
-    gpu = found.pop("device")
-    commit = found.pop("git_sha") or "unknown"
-    processor = _processor()
     return {
-        "device": gpu if settings.device.type == "cuda" else processor,
-        "processor": processor,
-        "commit": commit,
-        "versions": found,
+        **machine(settings.device),
         "data": str(settings.data),
         "rehearsal": settings.rehearsal,
         "window": settings.window,
         "kernels": settings.kernels,
     }
-
-
-def _processor() -> str:
-    """Return name, family and model, because virtual machines give one name to several generations."""
-    file = Path("/proc/cpuinfo")
-    text = file.read_text() if file.is_file() else ""
-    found = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", text, re.MULTILINE))
-    name = found.get("model name", platform.machine())
-    if "cpu family" not in found:
-        return name
-    return f"{name}, family {found['cpu family']}, model {found['model']}"
 
 
 def warm(wanted: str, settings: Settings) -> dict[str, Any]:

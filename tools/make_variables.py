@@ -145,6 +145,7 @@ TARGETS: Mapping[str, Target] = {
     "bench-data": Target("ARGS", here_only=True),
     "bench-inference": Target("ARGS", here_only=True),
     "bench-serve": Target("ARGS", here_only=True),
+    "bench-growth": Target("ARGS", here_only=True),
     "test": Target("ARGS"),
     "test-all": Target("ARGS"),
     "test-cluster": Target("ARGS"),

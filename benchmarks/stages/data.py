@@ -203,12 +203,13 @@ def _uniref50_shaped(data: Path) -> Iterator[tuple[str, str]]:
 
 
 def _timed(residues: int, work: Callable[[], object]) -> Turn:
-    before = _core_seconds()
+    before = core_seconds()
     work()
-    return Turn(residues, _core_seconds() - before)
+    return Turn(residues, core_seconds() - before)
 
 
-def _core_seconds() -> float:
+def core_seconds() -> float:
+    """Return the processor time of this process and of its children that have ended."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
@@ -255,7 +256,7 @@ def _prepare(folder: Path, workers: int, residues: int) -> Turn:
 
     process = psutil.Process()
     others = set(process.children())
-    before = _core_seconds()
+    before = core_seconds()
     with TemporaryDirectory(dir=folder) as fresh:
         command = [
             sys.executable,
@@ -269,7 +270,7 @@ def _prepare(folder: Path, workers: int, residues: int) -> Turn:
     # The workers are children of a fork server, which ends a moment after the run.
     while left := set(process.children()) - others:
         psutil.wait_procs(left)
-    return Turn(residues, _core_seconds() - before, float(printed))
+    return Turn(residues, core_seconds() - before, float(printed))
 
 
 def peak_memory_mib(work: Callable[[], object]) -> float:

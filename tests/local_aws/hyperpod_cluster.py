@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlparse
@@ -14,6 +15,7 @@ from moto.core.responses import ActionResult
 from moto.ec2.models import ec2_backends
 from moto.ec2.models.elastic_network_interfaces import NetworkInterface
 from moto.ec2.utils import random_private_ip
+from moto.logs.models import logs_backends
 from moto.s3.models import s3_backends
 from moto.sagemaker.exceptions import ValidationError
 from moto.sagemaker.models import Cluster, ClusterNode, SageMakerModelBackend
@@ -23,6 +25,11 @@ from tests.local_aws.eks_clusters import ControlPlane, control_plane, orchestrat
 from tests.local_aws.permissions import is_permitted
 from tests.local_aws.refusals import NO_CAPACITY_TYPE
 
+SETUP_LOG_TAG = "tests:setup-log"
+"""Tag of a cluster whose nodes write a setup log. Its value is the number of nodes whose setup fails."""
+BEGUN = "2026-11-21T10:00:00Z bootstrap: worker ip-10-0-0-31 (10.0.0.31)"
+DONE = "2026-11-21T10:00:09Z bootstrap: done: 9 steps, 4 changes, 0 warnings"
+FAILED = "2026-11-21T10:00:09Z bootstrap: ERROR: step lustre-mount failed: it is no mount"
 POD_INTERFACE_TAG = "cluster.k8s.amazonaws.com/name"
 SAGEMAKER = botocore.session.get_session().get_service_model("sagemaker")
 
@@ -139,7 +146,7 @@ class HyperPodCluster(Cluster):
             self._end(key)
         for _ in range(count - len(members)):
             node_id = f"i-{secrets.token_hex(9)[:17]}"
-            self.nodes[node_id] = ClusterNode(
+            node = ClusterNode(
                 self.region_name,
                 self.account_id,
                 self.cluster_name,
@@ -150,6 +157,9 @@ class HyperPodCluster(Cluster):
                 node_id,
                 group.get("ThreadsPerCore"),
             )
+            # moto's tokens of pages name a node by this, and its nodes have none.
+            node.arn = f"{self.arn}/{node_id}"
+            self.nodes[node_id] = node
             self._start_pods(node_id)
 
     def _start_pods(self, node_id: str) -> None:
@@ -176,6 +186,23 @@ class HyperPodCluster(Cluster):
         if interface is not None:
             interface.status = "available"
 
+    def write_setup_logs(self) -> None:
+        """Write a stream for each node, as HyperPod's agents do, if the cluster has the tag."""
+        tags = {tag["Key"]: tag["Value"] for tag in self.settings.get("Tags", [])}
+        if SETUP_LOG_TAG not in tags:
+            return
+        num_failed = int(tags[SETUP_LOG_TAG])
+        logs = logs_backends[self.account_id][self.region_name]
+        group = f"/aws/sagemaker/Clusters/{self.cluster_name}/{self.arn.rpartition('/')[2]}"
+        logs.ensure_log_group(group)
+        now_ms = int(time.time() * 1000)
+        for number, (node_id, node) in enumerate(self.nodes.items()):
+            stream = f"LifecycleConfig/{node.instance_group_name}/{node_id}"
+            logs.create_log_stream(group, stream)
+            lines = [BEGUN, FAILED if number < num_failed else DONE]
+            events = [{"timestamp": now_ms, "message": line} for line in lines]
+            logs.put_log_events(group, stream, events)
+
     def end_nodes(self) -> None:
         for node_id in list(self.nodes):
             self._end(node_id)
@@ -194,6 +221,7 @@ def create_cluster(self: SageMakerResponse) -> ActionResult:
         settings=settings, region_name=self.region, account_id=self.current_account
     )
     self.sagemaker_backend.clusters[cluster.cluster_name] = cluster
+    cluster.write_setup_logs()
     return ActionResult({"ClusterArn": cluster.arn})
 
 

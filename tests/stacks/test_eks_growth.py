@@ -7,12 +7,9 @@ import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
-from aws_cdk import Environment
 
-from config.eks_cluster import EksCluster
 from config.rules import violations
 from config.stack_division import (
     FIRST_ENTRIES,
@@ -25,14 +22,9 @@ from config.stack_division import (
     division,
 )
 from stacks.assembly_checks import MAX_TEMPLATE_BYTES
-from stacks.eks_hyperpod_stack import EksHyperPodStack
-from stacks.network_stack import NetworkStack
-from stacks.storage_stack import StorageStack
 from tests.stacks.eks_cases import hyperpod, settings
-from tests.stacks.synthesized import CHARTS, load, new_app
+from tests.stacks.grown_clusters import cluster_of, synthesized_templates
 
-FILE = "clusters/eks-p5.yaml"
-"""Cluster with MLflow, metrics and Karpenter, which have objects in the namespaces of teams."""
 QUOTA, ASSOCIATION = "Custom::HyperPodComputeQuota", "AWS::EKS::PodIdentityAssociation"
 ENTRY, PATCH = "AWS::EKS::AccessEntry", "Custom::AWSCDK-EKS-KubernetesPatch"
 NESTED = "AWS::CloudFormation::Stack"
@@ -40,30 +32,6 @@ MORE_TEAMS, MORE_ENTRIES = 12, 6
 """Teams and entries beyond the cluster's own stack."""
 
 Resources = dict[str, dict[str, Any]]
-
-
-def cluster_of(num_teams: int, num_entries: int) -> EksCluster:
-    quota = [{"instance_type": "ml.p5.48xlarge", "num_accelerators": 1}]
-    cluster: EksCluster = load(
-        FILE,
-        task_governance={
-            "teams": [
-                {"name": f"team-{number:03d}", "quota": quota if number < 50 else []}
-                for number in range(num_teams)
-            ]
-        },
-        kubernetes={
-            "access": [
-                {
-                    "principal_arn": f"arn:aws:iam::123456789012:role/person-{number:03d}",
-                    "level": "edit",
-                    "namespaces": [f"hyperpod-ns-team-{number % num_teams:03d}"],
-                }
-                for number in range(num_entries)
-            ]
-        },
-    )
-    return cluster
 
 
 SIZES = {
@@ -76,29 +44,8 @@ SIZES = {
 
 @pytest.fixture(scope="module")
 def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The template of each size. All are of one app, whose common stacks take most of the time."""
-    folder = tmp_path_factory.mktemp("growth")
-    app = new_app(None, folder)
-    first = cluster_of(*SIZES["10"])
-    env = Environment(region=first.region)
-    network = NetworkStack(app, "Network", cluster=first, env=env, stack_name="network")
-    storage = StorageStack(
-        app, "Storage", network=network.network, cluster=first, env=env, stack_name="storage"
-    )
-    with mock.patch("stacks.eks_hyperpod_stack.chart_folder", lambda name: CHARTS / name):
-        for name, (num_teams, num_entries) in SIZES.items():
-            EksHyperPodStack(
-                app,
-                f"Of{name}",
-                network=network.network,
-                storage=storage,
-                studio=None,
-                cluster=cluster_of(num_teams, num_entries),
-                env=env,
-                stack_name=f"of-{name}",
-            )
-    app.synth()
-    return {path.name.removesuffix(".template.json"): path for path in folder.glob("Of*.json")}
+    """The template of each size."""
+    return synthesized_templates(SIZES, tmp_path_factory.mktemp("growth"))
 
 
 def resources(path: Path) -> Resources:

@@ -10,7 +10,7 @@ from config.reading.loader import load_cluster
 from seqlm.runs.run_file import RunFile, load_config, xla_violations
 from tools.command_line import cluster_parser, run_command
 from tools.jobs.checks import listed
-from tools.plan import report
+from tools.plan import report, tried
 from tools.plan.checkpoints import plan_checkpoints
 from tools.plan.memory import Layout, memory
 from tools.plan.model_size import parameters_of, shape_of
@@ -39,6 +39,11 @@ def main() -> int:
         "--failure-hours", type=float, help="hours between failures of the job, if known"
     )
     parser.add_argument(
+        "--proteins",
+        type=int,
+        help="number of proteins of the run (default: of the prepared data or of the named source, if known)",
+    )
+    parser.add_argument(
         "--network-share",
         type=float,
         default=NETWORK_SHARE,
@@ -55,11 +60,15 @@ def main() -> int:
     _check_number("--mfu", options.mfu, most=1.0)
     _check_number("--failure-hours", options.failure_hours, most=1e9)
     _check_number("--network-share", options.network_share, most=1.0)
+    _check_number("--proteins", options.proteins, most=1e12)
     config = load_config(options.config, options.overrides)
     cluster = load_cluster(options.cluster)
     place = find_place(cluster, options.group, options.nodes)
     layout = _layout(config, place)
-    print(f"{config.name} on {place.group.name} of {cluster.name}\n")
+    num_proteins = tried.num_proteins(config, options.proteins)
+    warnings = tried.warnings(num_proteins, place)
+    title = f"{config.name} on {place.group.name} of {cluster.name}"
+    print(title, *warnings, "", sep="\n")
     needed = memory(layout)
     usable = report.usable_bytes(place)
     fits = needed.total <= usable

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -30,11 +30,10 @@ from .checkpoint import Checkpointer
 from .command_line import RunError, Stopped, signals_to, tell
 from .config import RunConfig
 from .device_runtime import COMPILE_CACHE
-from .hardware import executed_flops, matmul_ceiling, peak_flops, peak_memory_bytes
+from .hardware import peak_flops
 from .heartbeat import STARTED, beat
 from .kernels import KERNELS_FIELD, listed
 from .objective import Evaluation, Guard, Objective, Place
-from .parallel import bare
 from .processes import Processes, exclusive, processes
 from .records import RecordSplit
 from .saved_model import full_weights
@@ -42,6 +41,7 @@ from .step.flags import FlagCounts, Flags
 from .step.loader import StepPacks, read_ahead
 from .tracking.final_scores import SCORED, announcement, opened_test_split, scored_text
 from .tracking.progress import Progress, Window
+from .tracking.totals import steady_rates, totals, work_of
 from .trainer import StepResult, Trainer
 
 
@@ -408,20 +408,6 @@ class _TrainingLoop:
         return problem if guard.stop else None
 
 
-@dataclass(frozen=True)
-class _Work:
-    """Work of a finished run, in FLOPs of all processes together."""
-
-    model_flops: float
-    """Model FLOPs of all steps."""
-    steady_model_flops: float
-    """Model FLOPs of the steady steps."""
-    steady_executed_flops: float
-    """FLOPs of the products that the steady steps executed, padding included."""
-    parameters: int
-    """Number of trained parameters."""
-
-
 def _finish(
     trainer: Trainer, validation: RecordSplit, log: RunLog, metrics: TrainingMetrics
 ) -> dict[str, Any]:
@@ -444,7 +430,7 @@ def _finish(
         of_test = scored_text(test.num_records, held_out.num_units, held_out.records)
         scored = f"{scored}, test {of_test}"
     here.first_does(partial(objective.record, config.run_dir, valid, test))
-    work = _work_of(trainer)
+    work = work_of(trainer)
     trainer.release()  # the written model needs the memory
     with metrics.timing("evaluation"):
         written = objective.score_written(config.run_dir, Place(here, trainer.shape, trainer.dtype))
@@ -452,8 +438,8 @@ def _finish(
         log.evaluation(progress.step, "validation" if test is None else "test", **written)
     here.raise_from_first(log.failure)
     return {
-        **_totals(trainer, work),
-        **_steady_rates(trainer, work),
+        **totals(trainer, work),
+        **steady_rates(trainer, work),
         **valid.values,
         "eval_samples": valid.num_records,
         SCORED: scored,
@@ -476,77 +462,6 @@ def _write_model(trainer: Trainer) -> None:
     trainer.here.first_does(
         partial(trainer.objective.write_model, run_dir, weights, trainer.here.device)
     )
-
-
-def _work_of(trainer: Trainer) -> _Work:
-    progress = trainer.progress
-    shape = trainer.shape
-    device = trainer.here.device
-    # Every pack has as many rows as one of padding: shapes are constant.
-    padding = trainer.objective.stream(trainer.objective.split, shape, 0).load(None)
-    pack = trainer.objective.pack(padding, shape, trainer.here.runtime.packs_on)
-    num_packs = progress.steady_slots // shape.num_tokens
-    executed = executed_flops(
-        bare(trainer.model),
-        progress.steady_slots,
-        len(pack.rows) * num_packs,
-        progress.steady_attended_pairs,
-        recomputed=trainer.config.train.activation_checkpointing,
-        on_cpu=device.type == "cpu",
-    )
-    return _Work(
-        model_flops=trainer.num_flops(progress.residues, progress.attended_pairs),
-        steady_model_flops=trainer.num_flops(
-            progress.steady_residues, progress.steady_attended_pairs
-        ),
-        steady_executed_flops=executed,
-        parameters=sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
-    )
-
-
-def _totals(trainer: Trainer, work: _Work) -> dict[str, Any]:
-    """Return totals and mean rates over all starts of a run, by their names in the results."""
-    progress = trainer.progress
-    seconds = max(progress.seconds, 1e-9)
-    peak = peak_flops(trainer.here.device)
-    return {
-        "epoch": progress.epoch,
-        "train_loss": progress.loss_sum / max(1, progress.step),
-        "train_runtime": seconds,
-        "train_samples": progress.proteins,
-        "train_samples_per_second": progress.proteins / seconds,
-        "train_steps_per_second": progress.step / seconds,
-        "train_residues": progress.residues,
-        "train_residues_per_second": progress.residues / seconds,
-        "total_flos": work.model_flops,
-        "fill": progress.residues / max(1, progress.slots),
-        "mfu": work.model_flops / seconds / trainer.here.world_size / peak if peak else None,
-    }
-
-
-def _steady_rates(trainer: Trainer, work: _Work) -> dict[str, Any]:
-    """Return rates of the steady steps and properties of the device, by their names in the results."""
-    progress = trainer.progress
-    here = trainer.here
-    seconds = progress.steady_seconds
-    peak = peak_flops(here.device)
-    memory = peak_memory_bytes(here.device)  # before the matrices of the measurement below
-    ceiling = None if here.runtime.compiles_shapes else matmul_ceiling(here.device, trainer.dtype)
-
-    def share(flops: float, rate: float | None) -> float | None:
-        """Return the share of a device's rate that the steady steps reached."""
-        return flops / seconds / here.world_size / rate if seconds and rate else None
-
-    return {
-        "steady_seconds": seconds,
-        "steady_residues_per_second": progress.steady_residues / seconds if seconds else None,
-        "model_mfu": share(work.steady_model_flops, peak),
-        "executed_mfu": share(work.steady_executed_flops, peak),
-        "ceiling_flops_per_second": ceiling,
-        "share_of_ceiling": share(work.steady_executed_flops, ceiling),
-        "length_weighted_mean_length": progress.length_weighted_mean(trainer.shape.special_tokens),
-        "peak_memory_bytes": memory,
-    }
 
 
 def train_run(

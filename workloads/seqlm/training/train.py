@@ -33,6 +33,7 @@ from .device_runtime import COMPILE_CACHE
 from .hardware import peak_flops
 from .heartbeat import STARTED, beat
 from .kernels import KERNELS_FIELD, listed
+from .memory.states import states_in_memory
 from .objective import Evaluation, Guard, Objective, Place
 from .processes import Processes, exclusive, processes
 from .records import RecordSplit
@@ -59,12 +60,14 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
     validation = objective.open("validation")
     guard = objective.guard()
     trainer = Trainer(objective, here)
+    identity = objective.identity(here)
     checkpoints = Checkpointer(
         run_dir / "checkpoints",
         here,
-        objective.identity(here),
+        identity,
         config.train.keep_checkpoints,
         trains_all=objective.trains_all,
+        memory=states_in_memory(config, here, identity),
     )
     with checkpoints as checkpointer, signals_to(here.stop):
         saved = checkpointer.restore(trainer.model, trainer.optimizers)
@@ -91,6 +94,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         lost_steps = here.first_does(partial(log.truncate_after, progress.step)) or 0
         if saved is not None or lost_steps:
             log.event(progress.step, "resumed", lost_steps=lost_steps)
+        _log_memory(checkpointer, log, progress.step)
         if saved is not None:
             _log_changes(log, trainer, saved)
         metrics = _metrics(trainer, lost_steps)
@@ -148,6 +152,13 @@ def _log_changes(log: RunLog, trainer: Trainer, saved: Mapping[str, Any]) -> Non
             f"kernels: {now}; until here {earlier}. Losses are no longer equal bit for bit to those of a run "
             "without this change",
         )
+
+
+def _log_memory(checkpointer: Checkpointer, log: RunLog, step: int) -> None:
+    """Log what has happened to the states in memory."""
+    if checkpointer.memory is not None:
+        for message in checkpointer.memory.take_messages():
+            log.event(step, message)
 
 
 def _metrics(trainer: Trainer, lost_steps: int) -> TrainingMetrics:
@@ -240,6 +251,8 @@ class _TrainingLoop:
         self._follow_flags()
         if self._is_last or self._is_due(self._config.save_every_steps):
             self._save()
+        elif self._is_due_in_memory:
+            self._save_in_memory()
         evaluates = self._is_due(self._config.eval_every_steps)
         if evaluates and not self._is_last:  # after the last step, all of the split is scored
             self._evaluate()
@@ -261,7 +274,7 @@ class _TrainingLoop:
             )
             saves = self._is_due(self._config.save_every_steps)
             evaluates = self._is_due(self._config.eval_every_steps)
-            if logs or saves or evaluates:
+            if logs or saves or evaluates or self._is_due_in_memory:
                 result = self._trainer.settle()
         self._metrics.made_step(self._progress.step, packs)
         if logs:
@@ -274,6 +287,11 @@ class _TrainingLoop:
 
     def _is_due(self, every_steps: int) -> bool:
         return self._progress.step % every_steps == 0
+
+    @property
+    def _is_due_in_memory(self) -> bool:
+        memory = self._checkpointer.memory
+        return memory is not None and memory.is_due(self._progress.step)
 
     def _log_step(self, result: StepResult) -> None:
         self._update_seconds()
@@ -330,17 +348,33 @@ class _TrainingLoop:
                 self._progress.step,
                 self._trainer.model,
                 self._trainer.optimizers,
-                {
-                    "progress": asdict(self._progress),
-                    "config": self._trainer.config.to_dict(),
-                    "model_config": self._trainer.objective.model_config.to_dict(),
-                    "environment": self._environment,
-                },
+                self._document(),
             )
         self._save_began = time.monotonic()
         self._last_saved = self._progress.step
         self._saving_since = self._progress.step
         self._window.begin()
+
+    def _save_in_memory(self) -> None:
+        """Keep this step in memory, where it does not count as saved."""
+        self._update_seconds()
+        with self._metrics.timing("memory_state_stall"):
+            self._checkpointer.save_in_memory(
+                self._progress.step,
+                self._trainer.model,
+                self._trainer.optimizers,
+                self._document(),
+            )
+        _log_memory(self._checkpointer, self._log, self._progress.step)
+
+    def _document(self) -> dict[str, Any]:
+        """Return the entries of ``checkpoint.json`` that describe this step."""
+        return {
+            "progress": asdict(self._progress),
+            "config": self._trainer.config.to_dict(),
+            "model_config": self._trainer.objective.model_config.to_dict(),
+            "environment": self._environment,
+        }
 
     def _finish_save(self) -> int | None:
         """Wait until the checkpoint under way is complete; return its step, None if there was none."""

@@ -1,4 +1,4 @@
-"""States in the nodes' memory: a killed process starts again in place, and a new node gets the other's copy."""
+"""States in the nodes' memory: restarts in place after a kill, and the copy for a new node."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_job_continues_from_memory(
     )
     print(f"next step {time.monotonic() - killed:.1f} s after a process was killed", flush=True)
     said = log.read_text()
-    assert "the processes start again, from step" in said and "crash 1 of 3" not in said
+    assert "the processes start again in place" in said and "crash 1 of 3" not in said
     assert newest_checkpoint(run_dir) == 0
 
     step = last_step(run_dir) + 2 * STEPS

@@ -48,8 +48,8 @@ class NodeMemory:
         self._message.unlink(missing_ok=True)
         reason = f"status {ending.status} {text}".strip()
         print(
-            f"{self._node}, process {ending.rank}: {reason}; the processes start again, from step {step} or "
-            "the one before it in memory",
+            f"{self._node}, process {ending.rank}: {reason}; the processes start again in place, because a "
+            f"state of step {step} is in memory",
             flush=True,
         )
         return True

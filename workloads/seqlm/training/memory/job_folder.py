@@ -19,7 +19,7 @@ MEMORY_FOLDER = "ESM2_MEMORY_FOLDER"
 IN_MEMORY = Path("/dev/shm")
 """File system in memory."""
 LEFTOVER_SECONDS = 1800
-"""Age from which a folder that nobody holds is deleted. A job that starts again needs its folder sooner."""
+"""Age from which a folder without a lock is deleted. A job that starts again needs its folder sooner."""
 STEP_PATTERN = "step-" + "[0-9]" * 8
 """Pattern of the folders of states."""
 _LOCK_FILE = "lock"

@@ -3,6 +3,9 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+STATES_KEPT = 2
+"""Number of states in memory: the newest complete one, and the one that is being written."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -37,6 +40,20 @@ class Layout:
     def copies(self) -> bool:
         """Whether pieces are copied to the next node. Otherwise other nodes write the same pieces anyway."""
         return self.num_nodes > 1 and self.shard_size == self.world_size
+
+    @property
+    def memory_factor(self) -> int:
+        """Bytes of memory that a node needs per byte of the pieces that its processes write.
+
+        Besides the states in the job's folder, the processes hold the one that is being written.
+        """
+        copies = 2 if self.copies else 1
+        return copies * STATES_KEPT + 1
+
+    def node_bytes(self, state_bytes: int) -> int:
+        """Return the memory that a node needs for states of this size."""
+        piece_bytes = state_bytes / self.shard_size / self._num_parts
+        return round(piece_bytes * self.local_size * self.memory_factor)
 
     @property
     def _num_parts(self) -> int:

@@ -33,8 +33,6 @@ TRANSFER_TIMEOUT = timedelta(minutes=5)
 """Longest wait for a message of another node."""
 LOCAL_SIZE = "LOCAL_WORLD_SIZE"
 """Variable of torchrun's environment with the number of this node's processes."""
-_STATES_KEPT = 2
-"""The newest complete state, and the one that is being written."""
 
 
 @dataclass(frozen=True)
@@ -192,9 +190,7 @@ class MemoryStates:
         Args:
             num_bytes: bytes of this process's piece.
         """
-        copies = 2 if self._layout.copies else 1
-        # The staged tensors are outside the folder, and count against the same memory.
-        needed = num_bytes * (copies * _STATES_KEPT + 1)
+        needed = num_bytes * self._layout.memory_factor
         available = available_bytes(self._folder)
         found = self._here.gather({self._here.rank: (needed, available)})
         for node in range(self._layout.num_nodes):

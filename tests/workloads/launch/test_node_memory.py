@@ -54,9 +54,9 @@ def test_other_stages_have_no_folder(in_memory: Path, stage: str) -> None:
 def test_a_folder_of_others_is_refused(in_memory: Path) -> None:
     folder = path_of("12")
     folder.mkdir(mode=0o755)
-    with pytest.raises(ValueError, match=r"with mode 700, got one of user .* with mode 755"):
-        with held(folder):
-            pass
+    found = r"with mode 700, got one of user .* with mode 755"
+    with pytest.raises(ValueError, match=found), held(folder):
+        pass
     folder.rmdir()
     folder.symlink_to(in_memory)
     with pytest.raises(ValueError, match="expected a folder of user"), held(folder):

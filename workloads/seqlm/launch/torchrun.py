@@ -35,6 +35,9 @@ _OTHER_SIGNALS = "SIGINT,SIGHUP,SIGQUIT"
 _FIELDS = {field.name for field in fields(LaunchConfig)}
 """Settings of the installed release of torch."""
 _HAS_SIGNALS = "signals_to_handle" in _FIELDS
+_OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""Variable with which processes meet at a new store after each restart. The store of the agents would
+give them the addresses of ended processes (torch 2.13)."""
 _MAX_RESTARTS = 1_000_000
 """Number of restarts in place, which a function limits instead."""
 
@@ -85,8 +88,11 @@ def run_processes(
     if may_restart is None:
         return _run_once(config, arguments)
     agent = partial(_RestartingAgent, may_restart=may_restart)
-    # torchrun has no option for another agent.
-    with mock.patch.object(launcher, "LocalElasticAgent", agent):
+    with (
+        # torchrun has no option for another agent.
+        mock.patch.object(launcher, "LocalElasticAgent", agent),
+        mock.patch.dict(os.environ, {_OWN_STORE: "1"}),
+    ):
         return _run_once(replace(config, max_restarts=_MAX_RESTARTS), arguments)
 
 

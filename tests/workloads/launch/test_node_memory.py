@@ -103,21 +103,21 @@ def test_a_crash_restarts_in_place_once_per_state(
 
 
 @pytest.mark.parametrize(
-    ("status", "is_saved", "stays"),
+    ("status", "has_state", "stays"),
     [
-        (0, False, False),
+        (0, True, False),
         (USAGE_ERROR, True, False),
-        (STOPPED_BY_SIGNAL, True, False),
-        (STOPPED_BY_SIGNAL, False, True),
+        (STOPPED_BY_SIGNAL, False, False),
+        (STOPPED_BY_SIGNAL, True, True),
         (137, True, True),
     ],
 )
 def test_the_folder_stays_for_a_start_that_reads_it(
-    tmp_path: Path, status: int, is_saved: bool, stays: bool
+    tmp_path: Path, status: int, has_state: bool, stays: bool
 ) -> None:
     folder = tmp_path / "memory"
-    add_state(folder, 5)
-    NodeMemory(folder, "node-1", tmp_path / "message").end(
-        Ending(status, 0, 0.0), is_saved=is_saved
-    )
+    folder.mkdir()
+    if has_state:
+        add_state(folder, 5)
+    NodeMemory(folder, "node-1", tmp_path / "message").end(Ending(status, 0, 0.0))
     assert folder.exists() == stays

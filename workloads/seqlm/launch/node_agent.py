@@ -96,7 +96,7 @@ def main() -> None:
                     may_restart = partial(_may_restart, memory, watch)
                 ending = run_processes(config, arguments, may_restart)
                 if memory is not None:
-                    memory.end(ending, is_saved=message.exists())
+                    memory.end(ending)
         except RendezvousError as error:
             ending = Ending(1, None, time.time())
             reason = (

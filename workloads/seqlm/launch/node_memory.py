@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from seqlm.runs.stages import STAGES
-from seqlm.training.command_line import STOPPED_BY_SIGNAL, USAGE_ERROR
+from seqlm.training.command_line import USAGE_ERROR
 from seqlm.training.memory.job_folder import (
     MEMORY_FOLDER,
     held,
@@ -54,15 +54,12 @@ class NodeMemory:
         )
         return True
 
-    def end(self, ending: Ending, *, is_saved: bool) -> None:
-        """Delete the folder if no start reads it any more.
+    def end(self, ending: Ending) -> None:
+        """Delete the folder unless the next start may read it.
 
-        Args:
-            ending: end of the node's processes.
-            is_saved: whether the processes have saved after a signal.
+        Processes that have saved after a signal have deleted their states.
         """
-        is_stopped = ending.status == STOPPED_BY_SIGNAL
-        if ending.status in (0, USAGE_ERROR) or (is_stopped and is_saved):
+        if ending.status in (0, USAGE_ERROR) or newest_step(self._folder) == 0:
             remove(self._folder)
 
 

@@ -160,6 +160,7 @@ class Checkpointer:
         The arguments are those of ``save``.
         """
         assert self.memory is not None
+        beat("copying the state to memory", slow=True)
         self.memory.save(step, local_tensors(self._parts(model, optimizers)), extra)
 
     @property

@@ -4,7 +4,6 @@ They are no checkpoints: they are lost with the job's memory, and nothing outsid
 with the same number of nodes and processes uses the newest one that is complete on all nodes together.
 """
 
-import dataclasses
 import os
 import threading
 import time
@@ -75,7 +74,8 @@ class MemoryStates:
         """Step of the last state whose writing began."""
         self._problem = ""
         """Problem of this process's last write; empty if there was none."""
-        self._cost = Cost()
+        self._blocked_seconds = 0.0
+        self._background_seconds = 0.0
         self._is_off = False
         self._messages: list[str] = []
 
@@ -112,7 +112,8 @@ class MemoryStates:
             self._complete_write()
         if self._is_off:
             return
-        self._messages += self._interval.measured(step, self._cost, began, self._here)
+        cost = Cost(self._blocked_seconds, self._background_seconds)
+        self._messages += self._interval.measured(step, cost, began, self._here)
         if self._interval.is_never:
             self._turn_off()
             return
@@ -123,7 +124,7 @@ class MemoryStates:
             target=self._write, args=(step, content), name="state in memory", daemon=True
         )
         self._writing.start()
-        self._cost = dataclasses.replace(self._cost, blocked_seconds=time.monotonic() - began)
+        self._blocked_seconds = time.monotonic() - began
 
     def newest(self) -> int | None:
         """Return the step of the newest state that is complete on all nodes together; None without one."""
@@ -244,7 +245,7 @@ class MemoryStates:
                 )
         except (OSError, RuntimeError, DamagedError) as error:
             self._problem = f"process {rank}: {error}"
-        self._cost = dataclasses.replace(self._cost, background_seconds=time.monotonic() - began)
+        self._background_seconds = time.monotonic() - began
 
     def _join(self) -> None:
         if self._writing is not None:

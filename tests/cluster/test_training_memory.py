@@ -31,7 +31,8 @@ WITHOUT_CHECKPOINTS = "train.save_every_steps=1000000"
 
 def memory_of(machine: Machine, job: str) -> str:
     """Entries of the job's folder on a node; empty without one."""
-    return machine.run(["ls", "-A", f"/dev/shm/seqlm-{UID}-{job}"], check=False).output.strip()
+    listed = f"ls -A /dev/shm/seqlm-{UID}-{job} 2>/dev/null"
+    return machine.run(["sh", "-c", listed], check=False).output.strip()
 
 
 def last_step(run_dir: Path) -> int:

@@ -73,7 +73,7 @@ class Model:
 
     def values(self) -> list[float]:
         """Weights and moments of this process."""
-        found = []
+        found: list[float] = []
         for parameter in self.module.parameters():
             for value in (parameter.detach(), *self.optimizer.state[parameter].values()):
                 local = value.to_local() if isinstance(value, DTensor) else value

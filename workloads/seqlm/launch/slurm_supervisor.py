@@ -78,8 +78,9 @@ class Supervisor:
     def run(self) -> int:
         """Run the job to its end or to a requeue, and return the exit status."""
         status = self._run()
-        if status and self.stop is None and self.stage.trained_by == "seqlm":
-            # After a failure, the nodes' agents keep the states in memory for the next start.
+        has_failed = status and self.stop is None and not self._is_cancelled()
+        if has_failed and self.stage.trained_by == "seqlm":
+            # The nodes' agents keep the states in memory for the next start, and there is none.
             folder = str(path_of(self.job_id))
             ask(*srun(len(self.nodes)), "rm", "--recursive", "--force", folder)
         return status

@@ -80,7 +80,7 @@ class Supervisor:
         status = self._run()
         has_failed = status and self.stop is None and not self._is_cancelled()
         if has_failed and self.stage.trained_by == "seqlm":
-            # The nodes' agents keep the states in memory for the next start, and there is none.
+            # The nodes' agents have kept the states in memory for another start, which does not come.
             folder = str(path_of(self.job_id))
             ask(*srun(len(self.nodes)), "rm", "--recursive", "--force", folder)
         return status

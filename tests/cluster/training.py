@@ -50,6 +50,7 @@ def run_file(folder: str, runs: str) -> str:
             "log_every_steps": 1,
             "eval_every_steps": 1000,
             "save_every_steps": SAVE_EVERY,
+            "memory_checkpoint_steps": 0,
         },
     }
     return yaml.safe_dump(settings)

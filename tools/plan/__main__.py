@@ -93,6 +93,7 @@ def main() -> int:
         "",
         *report.speed_lines(layout, found, place),
         *report.checkpoint_lines(layout, saving, seconds_per_step),
+        *report.node_memory_lines(layout, place),
         *report.time_and_money(
             cluster,
             place,

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from config.cluster_kinds import AnyCluster
+from config.eks_cluster import EksInstanceGroup
 from config.facts.price_list import load_prices
 from seqlm.runs.run_file import RunFile
 from tools.command_line import format_table
 from tools.cost.bill import Usage, hourly_usd, make_bill
 from tools.cost.cluster_items import cluster_items
-from tools.plan.checkpoints import Checkpoints, checkpoint_bytes
+from tools.plan.checkpoints import Checkpoints, checkpoint_bytes, node_memory_bytes
 from tools.plan.memory import USABLE, Layout, Memory, memory
 from tools.plan.placement import Place
 from tools.plan.speed import Speed, residues_of
@@ -115,6 +116,25 @@ def checkpoint_lines(layout: Layout, found: Checkpoints, seconds_per_step: float
         f" (now {layout.config.train.save_every_steps}); {lost} of the time is lost to saving"
         " and failures",
     ]
+
+
+def node_memory_lines(layout: Layout, place: Place) -> list[str]:
+    """Return lines about the states that a run keeps in the memory of its nodes; none if it keeps none.
+
+    Only jobs of Slurm on GPUs keep some.
+    """
+    if place.hardware.is_neuron or isinstance(place.group, EksInstanceGroup):
+        return []
+    needed = node_memory_bytes(layout, num_nodes=place.num_nodes)
+    if not needed:
+        return []
+    size = place.hardware.memory_gib
+    line = f"states in memory: up to {_size(needed)} of the {size:g} GiB of each node"
+    if needed > size * GIB:
+        line += (
+            "; that is too much, so none are kept: ARGS=train.memory_checkpoint_steps=0 is the same"
+        )
+    return [line]
 
 
 def time_and_money(

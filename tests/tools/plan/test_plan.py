@@ -377,6 +377,19 @@ def test_reports_memory_speed_checkpoints_and_cost(plan: Plan) -> None:
     assert "5,000 steps" in out and "hours on 2 * ml.p5.48xlarge" in out and "CO2" not in out
 
 
+def test_states_in_memory_count_against_the_nodes(plan: Plan) -> None:
+    # 652 million parameters with AdamW's moments have 7.82 GB. Three of them are two states and the copy
+    # that is being written; with FSDP a node has an eighth of each, twice, and of the copy once.
+    out = plan("esm2_650m", "slurm-p5")[1]
+    assert "states in memory: up to 21.8 GiB of the 2048 GiB of each node" in out
+    out = plan("esm2_650m", "slurm-p5", "parallel.mode=fsdp")[1]
+    assert "states in memory: up to 4.5 GiB of the 2048 GiB of each node" in out
+    for none in (["train.memory_checkpoint_steps=0"], ["--nodes", "1"]):
+        assert "states in memory" not in plan("esm2_650m", "slurm-p5", *none)[1]
+    out = plan("esm2_650m", "slurm-p5", "--nodes", "1", "train.memory_checkpoint_steps=10")[1]
+    assert "states in memory: up to 21.8 GiB" in out
+
+
 def test_a_small_plan_shows_no_zeros(plan: Plan) -> None:
     status, out = plan("esm2_8m_sample", "slurm", "--co2")
     assert status == 0 and "seconds on 2 * ml.g5.8xlarge" in out

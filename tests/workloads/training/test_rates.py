@@ -20,12 +20,12 @@ from transformers import PretrainedConfig
 from seqlm.proteins.model import attention
 from seqlm.proteins.model.packed_model import MaskedLanguageModel, Pack, PackedModel
 from seqlm.proteins.model.pretrained import of_config
-from seqlm.training import hardware, train
+from seqlm.training import hardware
 from seqlm.training.hardware import executed_flops, matmul_ceiling, num_flops
 from seqlm.training.layered_model import Segments
 from seqlm.training.packing import Position
 from seqlm.training.step.loader import StepPacks
-from seqlm.training.tracking import progress
+from seqlm.training.tracking import progress, totals
 from seqlm.training.tracking.progress import WARM_STEPS, Progress, Window
 from tests.workloads.training.training_runs import lines, train_here
 
@@ -235,15 +235,15 @@ def results_of(run_dir: Path) -> dict[str, Any]:
 def test_results_state_the_rates_of_steady_steps(
     run_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "matmul_ceiling", lambda device, dtype: 1e9)
-    monkeypatch.setattr(train, "peak_flops", lambda device: 4e9)
+    monkeypatch.setattr(totals, "matmul_ceiling", lambda device, dtype: 1e9)
+    monkeypatch.setattr(totals, "peak_flops", lambda device: 4e9)
     counts: list[tuple[int, ...]] = []
 
     def count(model: nn.Module, *numbers: int, **options: bool) -> float:
         counts.append(numbers)
         return executed_flops(model, *numbers, **options)
 
-    monkeypatch.setattr(train, "executed_flops", count)
+    monkeypatch.setattr(totals, "executed_flops", count)
     train_here(run_file, "optim.warmup_steps=0", "train.max_steps=7", "train.save_every_steps=7")
     run_dir = run_file.parent / "runs/run"
     found = results_of(run_dir)

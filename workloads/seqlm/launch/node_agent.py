@@ -13,6 +13,7 @@ import time
 import zlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousError
@@ -25,6 +26,7 @@ from seqlm.training.heartbeat import slow_seconds
 from .hang_channel import HangChannel, HangServer
 from .hang_watch import HangWatch, flight_recorder
 from .job_file import SHUTDOWN_TIMEOUT_SECONDS, Job, read_job
+from .node_memory import NodeMemory, node_memory
 from .slurm_attempts import endings_folder, stacks_folder, write_ending
 from .slurm_step import stage_arguments
 from .torchrun import Ending, elastic_config, run_processes
@@ -81,10 +83,20 @@ def main() -> None:
             start_seconds=slow_seconds(),
         )
         try:
-            with hang_server(config, node, group), channel, watch:
+            with (
+                node_memory(stage, node, message) as memory,
+                hang_server(config, node, group),
+                channel,
+                watch,
+            ):
                 if node != group[0]:
                     wait_for_first(config)
-                ending = run_processes(config, arguments)
+                may_restart = None
+                if memory is not None:
+                    may_restart = partial(_may_restart, memory, watch)
+                ending = run_processes(config, arguments, may_restart)
+                if memory is not None:
+                    memory.end(ending)
         except RendezvousError as error:
             ending = Ending(1, None, time.time())
             reason = (
@@ -99,6 +111,10 @@ def main() -> None:
     )
     # A graceful stop is no failure. After one, Slurm would end the other nodes' tasks, which still save.
     raise SystemExit(0 if ending.status == STOPPED_BY_SIGNAL else ending.status)
+
+
+def _may_restart(memory: NodeMemory, watch: HangWatch, ending: Ending) -> bool:
+    return not watch.hung and memory.may_restart(ending)
 
 
 def find_group(node: str, groups: Sequence[str]) -> list[str]:

@@ -22,6 +22,7 @@ from types import FrameType
 
 from seqlm.runs.stages import STAGES
 from seqlm.training.command_line import STOPPED_BY_SIGNAL, USAGE_ERROR
+from seqlm.training.memory.job_folder import path_of
 
 from .hang_report import Observed, blame, report
 from .job_file import Job, read_job
@@ -36,7 +37,7 @@ from .slurm_attempts import (
     stacks_folder,
     stopped,
 )
-from .slurm_step import srun_help, stage_arguments, step_command
+from .slurm_step import srun, srun_help, stage_arguments, step_command
 
 MAX_REQUEUES = 5
 """Largest number of requeues by the job itself without progress."""
@@ -76,6 +77,15 @@ class Supervisor:
 
     def run(self) -> int:
         """Run the job to its end or to a requeue, and return the exit status."""
+        status = self._run()
+        has_failed = status and self.stop is None and not self._is_cancelled()
+        if has_failed and self.stage.trained_by == "seqlm":
+            # The nodes' agents have kept the states in memory for another start, which does not come.
+            folder = str(path_of(self.job_id))
+            ask(*srun(len(self.nodes)), "rm", "--recursive", "--force", folder)
+        return status
+
+    def _run(self) -> int:
         say(f"job {self.job_id}, start {self.restart + 1}, on {' '.join(self.nodes)}")
         self.state.progress_to(progress(self.job))
         self.state.write(self.folder)
@@ -143,17 +153,17 @@ class Supervisor:
         if self.stage.one_process or lacks_data:
             program = ["-m", *self.stage.data_program, *arguments]
             command = step_command(self.job, options, num_nodes=1, arguments=program)
-            status = self._run(command)
+            status = self._run_step(command)
             if self.stage.one_process or status:
                 return status
             if self.stop is not None:
                 return STOPPED_BY_SIGNAL
         agent = ["-m", AGENT, str(self.job_file), name, self.job.stage, ",".join(self.nodes)]
-        return self._run(
+        return self._run_step(
             step_command(self.job, options, num_nodes=len(self.nodes), arguments=agent)
         )
 
-    def _run(self, command: list[str]) -> int:
+    def _run_step(self, command: list[str]) -> int:
         """Run a step to its end, and repeat the signal if the job is to stop. Return the exit status."""
         process = subprocess.Popen(command, cwd=self.job.work_folder, stdin=subprocess.DEVNULL)
         while True:

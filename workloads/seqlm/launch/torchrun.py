@@ -3,16 +3,26 @@
 import logging
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from types import FrameType
 from typing import Any
+from unittest import mock
 
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import api
-from torch.distributed.elastic.multiprocessing.api import PContext, SignalException
+from torch.distributed.elastic.multiprocessing.api import (
+    PContext,
+    SignalException,
+    SubprocessContext,
+)
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher import api as launcher
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from seqlm.training.command_line import LAUNCHER
@@ -25,6 +35,11 @@ _OTHER_SIGNALS = "SIGINT,SIGHUP,SIGQUIT"
 _FIELDS = {field.name for field in fields(LaunchConfig)}
 """Settings of the installed release of torch."""
 _HAS_SIGNALS = "signals_to_handle" in _FIELDS
+_OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""Variable with which processes meet at a new store after each restart. The store of the agents would
+give them the addresses of ended processes (torch 2.13)."""
+_MAX_RESTARTS = 1_000_000
+"""Number of restarts in place, which a function limits instead."""
 
 
 def elastic_config(*, num_nodes: int, shutdown_timeout: int, **values: Any) -> LaunchConfig:
@@ -57,8 +72,79 @@ class Ending:
     """Time of the failure, in seconds since 1970."""
 
 
-def run_processes(config: LaunchConfig, arguments: Sequence[str]) -> Ending:
-    """Start ``python -u ARGUMENTS`` in each process and wait for them."""
+def run_processes(
+    config: LaunchConfig,
+    arguments: Sequence[str],
+    may_restart: Callable[[Ending], bool] | None = None,
+) -> Ending:
+    """Start ``python -u ARGUMENTS`` in each process and wait for them.
+
+    Args:
+        config: settings of torchrun.
+        arguments: arguments of Python.
+        may_restart: function that is called once for each failure on this machine, and returns whether the
+            processes of all machines start again in place; None never restarts them.
+    """
+    if may_restart is None:
+        return _run_once(config, arguments)
+    agent = partial(_RestartingAgent, may_restart=may_restart)
+    with (
+        # torchrun has no option for another agent.
+        mock.patch.object(launcher, "LocalElasticAgent", agent),
+        mock.patch.dict(os.environ, {_OWN_STORE: "1"}),
+    ):
+        return _run_once(replace(config, max_restarts=_MAX_RESTARTS), arguments)
+
+
+class _RestartingAgent(LocalElasticAgent):
+    """Agent of torchrun that asks a function whether failed processes start again.
+
+    The other agents notice that this one waits for them, and start their processes again, too.
+    """
+
+    def __init__(
+        self, *arguments: Any, may_restart: Callable[[Ending], bool], **options: Any
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._may_restart = may_restart
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        first = self._first_failure(worker_group)
+        if first is not None:
+            if self._may_restart(first):
+                # They wait for the failed one, and would take long to end themselves.
+                self._kill()
+            else:
+                self._remaining_restarts = 0
+        return super()._monitor_workers(worker_group)
+
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        self._kill()
+        super()._restart_workers(worker_group)
+
+    def _first_failure(self, worker_group: WorkerGroup) -> Ending | None:
+        for local_rank, process in self._processes().items():
+            status = process.poll()
+            if status:
+                rank = worker_group.workers[local_rank].global_rank
+                return Ending(status if status > 0 else 128 - status, rank, time.time())
+        return None
+
+    def _kill(self) -> None:
+        for process in self._processes().values():
+            if process.poll() is None:
+                process.kill()
+
+    def _processes(self) -> dict[int, subprocess.Popen[bytes]]:
+        """Return the processes of this machine by local rank."""
+        assert isinstance(self._pcontext, SubprocessContext)  # the entry point is a program
+        return {
+            local_rank: handler.proc
+            for local_rank, handler in self._pcontext.subprocess_handlers.items()
+        }
+
+
+def _run_once(config: LaunchConfig, arguments: Sequence[str]) -> Ending:
     # On the first node, this process keeps a connection to each process of the job.
     raise_limit(needed_files(config.max_nodes * config.nproc_per_node))
     hand_on_python_path()

@@ -35,6 +35,8 @@ from .checksums import (
 )
 from .command_line import RunError
 from .heartbeat import beat
+from .memory.pieces import local_tensors
+from .memory.states import MemoryStates
 from .parallel import bare
 from .processes import Processes
 from .whole_file import move_into_place, remove, write_whole
@@ -75,6 +77,7 @@ class Checkpointer:
         keep: number of newest checkpoints to keep.
         trains_all: whether to save all parameters. Otherwise only those that need a gradient are saved, and
             the others are as the run starts with them.
+        memory: states in the memory of the nodes; None if the run keeps none.
     """
 
     def __init__(
@@ -85,7 +88,9 @@ class Checkpointer:
         keep: int,
         *,
         trains_all: bool = True,
+        memory: MemoryStates | None = None,
     ) -> None:
+        self.memory = memory
         self._folder = folder
         self._here = here
         self._identity = dict(identity)
@@ -139,15 +144,24 @@ class Checkpointer:
         # With checkpoints_on_host every process has the whole state. Two copies for each of a node's 32 or 64
         # NeuronCores, one of them to write from, would exceed the memory of the host.
         if self._here.is_first or not self._here.runtime.checkpoints_on_host:
-            state["model"], optimizer_state = self._state(model, optimizers)
-            # The rest is settings, which the run file has and torch would store as pickles.
-            state["optimizer"] = {"state": optimizer_state["state"]}
+            state = self._parts(model, optimizers)
         future = async_save(
             state, checkpoint_id=partial, process_group=self._group, async_stager=self._stager
         )
         assert not isinstance(future, AsyncSaveResponse)  # only asynchronous staging returns one
         checksums = self._background.submit(self._checksums, partial, future)
         self._pending = _PendingSave(step, extra, checksums)
+
+    def save_in_memory(
+        self, step: int, model: nn.Module, optimizers: list[Optimizer], extra: Mapping[str, Any]
+    ) -> None:
+        """Keep the state after ``step`` in the memory of the nodes, where it does not count as saved.
+
+        The arguments are those of ``save``.
+        """
+        assert self.memory is not None
+        beat("copying the state to memory", slow=True)
+        self.memory.save(step, local_tensors(self._parts(model, optimizers)), extra)
 
     @property
     def is_written(self) -> bool:
@@ -234,17 +248,22 @@ class Checkpointer:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Finish the save under way if every process leaves together, and free the staging memory.
 
+        A run that has ended or was stopped is saved, so its states in memory are of no use any more.
+
         After any other error, this process may be the only one that leaves, and would wait for ever.
         """
         if kind is None or issubclass(kind, LEFT_TOGETHER):
             self.finish()
+        if self.memory is not None and (kind is None or issubclass(kind, SystemExit)):
+            self.memory.forget()
         self._background.shutdown(wait=False, cancel_futures=True)
         self._stager.close()
 
     def restore(self, model: nn.Module, optimizers: list[Optimizer]) -> dict[str, Any] | None:
-        """Load the newest undamaged checkpoint; return its ``checkpoint.json``, None if the run has none.
+        """Load the newest undamaged state; return its ``checkpoint.json``, None if the run has none.
 
-        A damaged checkpoint is renamed to ``*.damaged`` with a warning, and the one before it is tried.
+        A state in memory is used if it is newer than all checkpoints. A damaged checkpoint is renamed to
+        ``*.damaged`` with a warning, and the one before it is tried.
 
         Raises:
             ValueError: if the checkpoint is of another model, data set or seed, naming the fields, or if all
@@ -252,7 +271,11 @@ class Checkpointer:
         """
         beat("restoring a checkpoint", slow=True)
         damaged: list[str] = []
-        for path in self._agreed_candidates():
+        candidates = self._agreed_candidates()
+        found = self._restore_from_memory(candidates, model, optimizers)
+        if found is not None:
+            return found
+        for path in candidates:
             try:
                 return self._load(path, model, optimizers)
             except DamagedError as error:
@@ -272,6 +295,32 @@ class Checkpointer:
             )
         return None
 
+    def _restore_from_memory(
+        self, checkpoints: list[Path], model: nn.Module, optimizers: list[Optimizer]
+    ) -> dict[str, Any] | None:
+        """Load the newest state in memory if it is newer than all checkpoints; return its document.
+
+        Otherwise, and if it is damaged, all states in memory are deleted.
+        """
+        if self.memory is None:
+            return None
+        step = self.memory.newest()
+        if step is not None and all(self._path(step) > path for path in checkpoints):
+            model_state, optimizer_state = self._state(model, optimizers)
+            state = {"model": model_state, "optimizer": {"state": optimizer_state["state"]}}
+            try:
+                document = self.memory.load(step, local_tensors(state))
+            except DamagedError as error:
+                if self._here.is_first:
+                    print(
+                        f"warning: {error.what}; falling back to the newest checkpoint", flush=True
+                    )
+            else:
+                self._set(model, optimizers, state, optimizer_state)
+                return document
+        self.memory.forget()
+        return None
+
     def _load(self, path: Path, model: nn.Module, optimizers: list[Optimizer]) -> dict[str, Any]:
         model_state, optimizer_state = self._state(model, optimizers)
         state: dict[str, Any] = {
@@ -283,6 +332,24 @@ class Checkpointer:
             advice = "restore these settings, or choose another 'name' to start a new run"
             document = check_identity(path, self._identity, advice)
             read_into(state, Reader(path), self._group)
+        self._set(model, optimizers, state, optimizer_state)
+        return document
+
+    def _set(
+        self,
+        model: nn.Module,
+        optimizers: list[Optimizer],
+        state: Mapping[str, Any],
+        optimizer_state: dict[str, Any],
+    ) -> None:
+        """Set the states of the model and of the optimizers, but not the optimizers' settings.
+
+        Args:
+            model: model of the run.
+            optimizers: optimizers of the run.
+            state: state that was read.
+            optimizer_state: state of the optimizers before, with their settings.
+        """
         settings = [[dict(group) for group in optimizer.param_groups] for optimizer in optimizers]
         set_state_dict(
             model,
@@ -295,7 +362,12 @@ class Checkpointer:
         for optimizer, groups in zip(optimizers, settings, strict=True):
             for group, own in zip(optimizer.param_groups, groups, strict=True):
                 group.update({name: value for name, value in own.items() if name != "params"})
-        return document
+
+    def _parts(self, model: nn.Module, optimizers: list[Optimizer]) -> dict[str, Any]:
+        """Return what is saved of the states of the model and of the optimizers."""
+        model_state, optimizer_state = self._state(model, optimizers)
+        # The rest is settings, which the run file has and torch would store as pickles.
+        return {"model": model_state, "optimizer": {"state": optimizer_state["state"]}}
 
     def _state(
         self, model: nn.Module, optimizers: list[Optimizer]

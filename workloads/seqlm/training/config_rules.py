@@ -15,7 +15,8 @@ MAX_NAME_BYTES = 200
 MAX_RECORD_TOKENS = 65_534
 """Largest ``model.max_residues``."""
 _LEAST: Mapping[int, str] = {
-    0: "optim.weight_decay optim.clip_norm parallel.shard_size train.eval_packs",
+    0: "optim.weight_decay optim.clip_norm parallel.shard_size train.eval_packs "
+    "train.memory_checkpoint_steps",
     1: "train.max_steps train.log_every_steps train.eval_every_steps train.save_every_steps "
     "train.keep_checkpoints lora.rank lora.alpha",
 }

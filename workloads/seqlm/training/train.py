@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -31,11 +31,11 @@ from .checkpoint import Checkpointer
 from .command_line import RunError, Stopped, signals_to, tell
 from .config import RunConfig
 from .device_runtime import COMPILE_CACHE
-from .hardware import executed_flops, matmul_ceiling, peak_flops, peak_memory_bytes
+from .hardware import peak_flops
 from .heartbeat import STARTED, beat
 from .kernels import KERNELS_FIELD, listed
+from .memory.states import states_in_memory
 from .objective import Evaluation, Guard, Objective, Place
-from .parallel import bare
 from .processes import Processes, exclusive, processes
 from .records import RecordSplit
 from .saved_model import full_weights
@@ -43,6 +43,7 @@ from .step.flags import FlagCounts, Flags
 from .step.loader import StepPacks, read_ahead
 from .tracking.final_scores import SCORED, announcement, opened_test_split, scored_text
 from .tracking.progress import Progress, Window
+from .tracking.totals import steady_rates, totals, work_of
 from .trainer import StepResult, Trainer
 
 
@@ -60,12 +61,14 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
     validation = objective.open("validation")
     guard = objective.guard()
     trainer = Trainer(objective, here)
+    identity = objective.identity(here)
     checkpoints = Checkpointer(
         run_dir / "checkpoints",
         here,
-        objective.identity(here),
+        identity,
         config.train.keep_checkpoints,
         trains_all=objective.trains_all,
+        memory=states_in_memory(config, here, identity),
     )
     with checkpoints as checkpointer, signals_to(here.stop):
         saved = checkpointer.restore(trainer.model, trainer.optimizers)
@@ -92,6 +95,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         lost_steps = here.first_does(partial(log.truncate_after, progress.step)) or 0
         if saved is not None or lost_steps:
             log.event(progress.step, "resumed", lost_steps=lost_steps)
+        _log_memory(checkpointer, log, progress.step)
         if saved is not None:
             _log_changes(log, trainer, saved)
         metrics = _metrics(trainer, lost_steps)
@@ -149,6 +153,13 @@ def _log_changes(log: RunLog, trainer: Trainer, saved: Mapping[str, Any]) -> Non
             f"kernels: {now}; until here {earlier}. Losses are no longer equal bit for bit to those of a run "
             "without this change",
         )
+
+
+def _log_memory(checkpointer: Checkpointer, log: RunLog, step: int) -> None:
+    """Log what has happened to the states in memory."""
+    if checkpointer.memory is not None:
+        for message in checkpointer.memory.take_messages():
+            log.event(step, message)
 
 
 def _metrics(trainer: Trainer, lost_steps: int) -> TrainingMetrics:
@@ -241,6 +252,8 @@ class _TrainingLoop:
         self._follow_flags()
         if self._is_last or self._is_due(self._config.save_every_steps):
             self._save()
+        elif self._is_due_in_memory:
+            self._save_in_memory()
         evaluates = self._is_due(self._config.eval_every_steps)
         if evaluates and not self._is_last:  # after the last step, all of the split is scored
             self._evaluate()
@@ -262,7 +275,7 @@ class _TrainingLoop:
             )
             saves = self._is_due(self._config.save_every_steps)
             evaluates = self._is_due(self._config.eval_every_steps)
-            if logs or saves or evaluates:
+            if logs or saves or evaluates or self._is_due_in_memory:
                 result = self._trainer.settle()
         self._metrics.made_step(self._progress.step, packs)
         if logs:
@@ -275,6 +288,11 @@ class _TrainingLoop:
 
     def _is_due(self, every_steps: int) -> bool:
         return self._progress.step % every_steps == 0
+
+    @property
+    def _is_due_in_memory(self) -> bool:
+        memory = self._checkpointer.memory
+        return memory is not None and memory.is_due(self._progress.step)
 
     def _log_step(self, result: StepResult) -> None:
         self._update_seconds()
@@ -331,17 +349,33 @@ class _TrainingLoop:
                 self._progress.step,
                 self._trainer.model,
                 self._trainer.optimizers,
-                {
-                    "progress": asdict(self._progress),
-                    "config": self._trainer.config.to_dict(),
-                    "model_config": self._trainer.objective.model_config.to_dict(),
-                    "environment": self._environment,
-                },
+                self._document(),
             )
         self._save_began = time.monotonic()
         self._last_saved = self._progress.step
         self._saving_since = self._progress.step
         self._window.begin()
+
+    def _save_in_memory(self) -> None:
+        """Keep this step in memory, where it does not count as saved."""
+        self._update_seconds()
+        with self._metrics.timing("memory_state_stall"):
+            self._checkpointer.save_in_memory(
+                self._progress.step,
+                self._trainer.model,
+                self._trainer.optimizers,
+                self._document(),
+            )
+        _log_memory(self._checkpointer, self._log, self._progress.step)
+
+    def _document(self) -> dict[str, Any]:
+        """Return the entries of ``checkpoint.json`` that describe this step."""
+        return {
+            "progress": asdict(self._progress),
+            "config": self._trainer.config.to_dict(),
+            "model_config": self._trainer.objective.model_config.to_dict(),
+            "environment": self._environment,
+        }
 
     def _finish_save(self) -> int | None:
         """Wait until the checkpoint under way is complete; return its step, None if there was none."""
@@ -409,20 +443,6 @@ class _TrainingLoop:
         return problem if guard.stop else None
 
 
-@dataclass(frozen=True)
-class _Work:
-    """Work of a finished run, in FLOPs of all processes together."""
-
-    model_flops: float
-    """Model FLOPs of all steps."""
-    steady_model_flops: float
-    """Model FLOPs of the steady steps."""
-    steady_executed_flops: float
-    """FLOPs of the products that the steady steps executed, padding included."""
-    parameters: int
-    """Number of trained parameters."""
-
-
 def _finish(
     trainer: Trainer, validation: RecordSplit, log: RunLog, metrics: TrainingMetrics
 ) -> dict[str, Any]:
@@ -445,7 +465,7 @@ def _finish(
         of_test = scored_text(test.num_records, held_out.num_units, held_out.records)
         scored = f"{scored}, test {of_test}"
     here.first_does(partial(objective.record, config.run_dir, valid, test))
-    work = _work_of(trainer)
+    work = work_of(trainer)
     trainer.release()  # the written model needs the memory
     with metrics.timing("evaluation"):
         written = objective.score_written(config.run_dir, Place(here, trainer.shape, trainer.dtype))
@@ -453,8 +473,8 @@ def _finish(
         log.evaluation(progress.step, "validation" if test is None else "test", **written)
     here.raise_from_first(log.failure)
     return {
-        **_totals(trainer, work),
-        **_steady_rates(trainer, work),
+        **totals(trainer, work),
+        **steady_rates(trainer, work),
         **valid.values,
         "eval_samples": valid.num_records,
         SCORED: scored,
@@ -477,77 +497,6 @@ def _write_model(trainer: Trainer) -> None:
     trainer.here.first_does(
         partial(trainer.objective.write_model, run_dir, weights, trainer.here.device)
     )
-
-
-def _work_of(trainer: Trainer) -> _Work:
-    progress = trainer.progress
-    shape = trainer.shape
-    device = trainer.here.device
-    # Every pack has as many rows as one of padding: shapes are constant.
-    padding = trainer.objective.stream(trainer.objective.split, shape, 0).load(None)
-    pack = trainer.objective.pack(padding, shape, trainer.here.runtime.packs_on)
-    num_packs = progress.steady_slots // shape.num_tokens
-    executed = executed_flops(
-        bare(trainer.model),
-        progress.steady_slots,
-        len(pack.rows) * num_packs,
-        progress.steady_attended_pairs,
-        recomputed=trainer.config.train.activation_checkpointing,
-        on_cpu=device.type == "cpu",
-    )
-    return _Work(
-        model_flops=trainer.num_flops(progress.residues, progress.attended_pairs),
-        steady_model_flops=trainer.num_flops(
-            progress.steady_residues, progress.steady_attended_pairs
-        ),
-        steady_executed_flops=executed,
-        parameters=sum(p.numel() for p in trainer.model.parameters() if p.requires_grad),
-    )
-
-
-def _totals(trainer: Trainer, work: _Work) -> dict[str, Any]:
-    """Return totals and mean rates over all starts of a run, by their names in the results."""
-    progress = trainer.progress
-    seconds = max(progress.seconds, 1e-9)
-    peak = peak_flops(trainer.here.device)
-    return {
-        "epoch": progress.epoch,
-        "train_loss": progress.loss_sum / max(1, progress.step),
-        "train_runtime": seconds,
-        "train_samples": progress.proteins,
-        "train_samples_per_second": progress.proteins / seconds,
-        "train_steps_per_second": progress.step / seconds,
-        "train_residues": progress.residues,
-        "train_residues_per_second": progress.residues / seconds,
-        "total_flos": work.model_flops,
-        "fill": progress.residues / max(1, progress.slots),
-        "mfu": work.model_flops / seconds / trainer.here.world_size / peak if peak else None,
-    }
-
-
-def _steady_rates(trainer: Trainer, work: _Work) -> dict[str, Any]:
-    """Return rates of the steady steps and properties of the device, by their names in the results."""
-    progress = trainer.progress
-    here = trainer.here
-    seconds = progress.steady_seconds
-    peak = peak_flops(here.device)
-    memory = peak_memory_bytes(here.device)  # before the matrices of the measurement below
-    ceiling = None if here.runtime.compiles_shapes else matmul_ceiling(here.device, trainer.dtype)
-
-    def share(flops: float, rate: float | None) -> float | None:
-        """Return the share of a device's rate that the steady steps reached."""
-        return flops / seconds / here.world_size / rate if seconds and rate else None
-
-    return {
-        "steady_seconds": seconds,
-        "steady_residues_per_second": progress.steady_residues / seconds if seconds else None,
-        "model_mfu": share(work.steady_model_flops, peak),
-        "executed_mfu": share(work.steady_executed_flops, peak),
-        "ceiling_flops_per_second": ceiling,
-        "share_of_ceiling": share(work.steady_executed_flops, ceiling),
-        "length_weighted_mean_length": progress.length_weighted_mean(trainer.shape.special_tokens),
-        "peak_memory_bytes": memory,
-    }
 
 
 def train_run(

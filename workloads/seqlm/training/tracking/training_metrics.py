@@ -68,6 +68,7 @@ _HISTOGRAMS = {"step_seconds": "Time of an optimizer step, without the wait for 
 _SUMMARIES = {
     "data_wait_seconds": "Time that steps waited for their packs",
     "checkpoint_stall_seconds": "Time that the training stood still for checkpoints",
+    "memory_state_stall_seconds": "Time that the training stood still for states in the nodes' memory",
     "evaluation_seconds": "Time that the training stood still for evaluations",
 }
 _GAUGES_BY_LOG_NAME = {
@@ -80,7 +81,7 @@ _GAUGES_BY_LOG_NAME = {
     "peak_memory_bytes": "peak_memory_bytes",
 }
 """Gauges of the values that the run's log has for a training step."""
-TimedPart = Literal["step", "data_wait", "checkpoint_stall", "evaluation"]
+TimedPart = Literal["step", "data_wait", "checkpoint_stall", "memory_state_stall", "evaluation"]
 """Parts of a training with a metric of their duration."""
 
 

@@ -1,0 +1,332 @@
+"""States in memory: what a start continues from after a process or a node is lost, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from seqlm.runs.run_file import RunFile
+from seqlm.training.checkpoint import Checkpointer
+from seqlm.training.config import ParallelConfig, TrainConfig
+from seqlm.training.memory import states
+from seqlm.training.memory.interval import PROBE_STEPS, Cost, Interval
+from seqlm.training.memory.job_folder import MEMORY_FOLDER
+from seqlm.training.memory.layout import Layout
+from seqlm.training.memory.pieces import STATE_FILE
+from seqlm.training.memory.states import LOCAL_SIZE, states_in_memory
+from seqlm.training.processes import Processes, processes
+from tests.workloads.training.forked_processes import forked, train_and_record_all
+from tests.workloads.training.training_runs import events, lines, losses
+
+STEPS = 2
+"""Steps between two states."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Processes of one start, one per node, each with the memory of its node below ``folder``."""
+
+    folder: Path
+    mode: str = "ddp"
+
+    def memory_of(self, node: int) -> Path:
+        return self.folder / f"node-{node}"
+
+    @contextmanager
+    def model(self, here: Processes) -> Iterator[Model]:
+        """Yield a small model whose weights differ from start to start, with its checkpoints."""
+        module = nn.Linear(5, 3)
+        if self.mode == "fsdp":
+            fully_shard(module, mesh=init_device_mesh("cpu", (here.world_size,)))
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.1)
+        config = RunFile(
+            name="run",
+            runs=str(self.folder),
+            parallel=ParallelConfig(mode=self.mode),  # type: ignore[arg-type]
+            train=TrainConfig(memory_checkpoint_steps=STEPS),
+        )
+        memory = states_in_memory(config, here, {"seed": 1})
+        with Checkpointer(
+            self.folder / "checkpoints", here, {"seed": 1}, 2, memory=memory
+        ) as checkpointer:
+            yield Model(module, optimizer, checkpointer)
+
+
+@dataclass(frozen=True)
+class Model:
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    checkpointer: Checkpointer
+
+    def values(self) -> list[float]:
+        """Weights and moments of this process."""
+        found: list[float] = []
+        for parameter in self.module.parameters():
+            for value in (parameter.detach(), *self.optimizer.state[parameter].values()):
+                local = value.to_local() if isinstance(value, DTensor) else value
+                found += local.flatten().tolist()
+        return found
+
+    def step(self, number: int) -> None:
+        self.module(torch.full((1, 5), float(number))).sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def save(self, number: int, *, durable: bool = False) -> None:
+        save = self.checkpointer.save if durable else self.checkpointer.save_in_memory
+        save(number, self.module, [self.optimizer], {"progress": {"step": number}})
+
+    def restored_step(self) -> int | None:
+        found = self.checkpointer.restore(self.module, [self.optimizer])
+        return None if found is None else found["progress"]["step"]
+
+
+def in_processes(tmp_path: Path, target: Callable[..., None], number: int, *arguments: Any) -> str:
+    with forked(number, target, tmp_path, *arguments, log=tmp_path / "log") as started:
+        assert started.ends() == [0] * number, started.output
+        return started.output
+
+
+@contextmanager
+def node_of(start: Start, local_size: int = 1) -> Iterator[Processes]:
+    """Join the others as a process of its node."""
+    folder = start.memory_of(int(os.environ["RANK"]) // local_size)
+    folder.mkdir(exist_ok=True)
+    os.environ |= {MEMORY_FOLDER: str(folder), LOCAL_SIZE: str(local_size)}
+    with processes() as here:
+        yield here
+
+
+class KilledError(Exception):
+    """Stands for the end of a process that deletes nothing."""
+
+
+def _saved_and_lost(start: Start, here: Processes, *, durable_at: int = 0) -> list[float]:
+    """Save steps 2 and 4 in memory, and be killed after step 5; return the values of step 4."""
+    kept: list[float] = []
+    try:
+        with start.model(here) as model:
+            assert model.restored_step() is None
+            for number in range(1, 6):
+                model.step(number)
+                if number == durable_at:
+                    model.save(number, durable=True)
+                elif number % STEPS == 0:
+                    model.save(number)
+                    kept = model.values()
+            model.checkpointer.finish()
+            assert model.checkpointer.memory is not None
+            model.checkpointer.memory._join()
+            here.sum_on_host(0.0)
+            raise KilledError
+    except KilledError:
+        return kept
+
+
+def _lose_a_node(folder: Path, mode: str) -> None:
+    start = Start(folder, mode)
+    with node_of(start) as here:
+        kept = _saved_and_lost(start, here)
+        if here.is_first:
+            shutil.rmtree(start.memory_of(1))
+            start.memory_of(1).mkdir()
+        here.sum_on_host(0.0)
+        with start.model(here) as model:
+            assert model.restored_step() == 4
+            assert model.values() == kept
+            assert model.checkpointer.memory is not None
+            (message,) = model.checkpointer.memory.take_messages()
+            assert message == (
+                "continues from the state in memory of step 4; copied from other nodes: 1 pieces"
+            )
+            # The next state replaces it.
+            for number in (5, 6):
+                model.step(number)
+            model.save(6)
+            model.save(8)
+            assert {path.name for path in start.memory_of(here.rank).iterdir()} >= {"step-00000006"}
+        assert list(start.memory_of(here.rank).iterdir()) == [], "the run has ended"
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_a_lost_node_gets_its_state_from_the_other_one(tmp_path: Path, mode: str) -> None:
+    in_processes(tmp_path, _lose_a_node, 2, mode)
+
+
+def _parts_of_one_node(folder: Path) -> None:
+    start = Start(folder)
+    with node_of(start, local_size=2) as here:
+        kept = _saved_and_lost(start, here)
+        newest = start.memory_of(0) / "step-00000004"
+        assert {path.name for path in newest.iterdir()} == {
+            "shard-00000-part-000",
+            "shard-00000-part-001",
+        }
+        with start.model(here) as model:
+            assert model.restored_step() == 4
+            assert model.values() == kept
+
+
+def test_processes_of_a_node_write_a_part_each(tmp_path: Path) -> None:
+    output = in_processes(tmp_path, _parts_of_one_node, 2)
+    assert output.count("the job has one node, so states in memory have no copy") == 2
+
+
+def _damage(folder: Path) -> None:
+    start = Start(folder)
+    with node_of(start) as here:
+        _saved_and_lost(start, here, durable_at=3)
+        path = start.memory_of(here.rank) / f"step-00000004/shard-00000-part-000/{STATE_FILE}"
+        if not here.is_first:
+            content = bytearray(path.read_bytes())
+            content[-1] ^= 1
+            path.write_bytes(content)
+        with start.model(here) as model:
+            assert model.restored_step() == 3
+        assert not path.exists()
+
+
+def test_a_damaged_state_falls_back_to_the_checkpoint(tmp_path: Path) -> None:
+    output = in_processes(tmp_path, _damage, 2)
+    assert f"{STATE_FILE} is damaged: its checksum is wrong; falling back" in output
+
+
+def _newer_checkpoint(folder: Path) -> None:
+    start = Start(folder)
+    with node_of(start) as here:
+        _saved_and_lost(start, here, durable_at=5)
+        with start.model(here) as model:
+            assert model.restored_step() == 5
+            assert list(start.memory_of(here.rank).iterdir()) == []
+
+
+def test_a_newer_checkpoint_is_used(tmp_path: Path) -> None:
+    in_processes(tmp_path, _newer_checkpoint, 2)
+
+
+def _short_memory(folder: Path) -> None:
+    start = Start(folder)
+    with node_of(start) as here, mock.patch.object(states, "available_bytes", lambda _: 100):
+        with start.model(here) as model:
+            model.step(1)
+            model.save(2)
+            memory = model.checkpointer.memory
+            assert memory is not None and memory.is_off and not memory.is_due(4)
+            (message,) = memory.take_messages()
+            assert message.startswith(
+                "warning: no states are kept in memory any more: node 0 has 0.00 GB of memory"
+            )
+            model.save(4)
+            assert memory.take_messages() == []
+        assert list(start.memory_of(here.rank).iterdir()) == []
+
+
+def test_short_memory_costs_one_warning(tmp_path: Path) -> None:
+    in_processes(tmp_path, _short_memory, 1)
+
+
+def test_without_a_folder_nothing_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(MEMORY_FOLDER, raising=False)
+    with processes() as here:
+        for steps in (None, 0):
+            config = RunFile(name="run", train=TrainConfig(memory_checkpoint_steps=steps))
+            assert states_in_memory(config, here, {}) is None
+        assert capsys.readouterr().out == ""
+        config = RunFile(name="run", train=TrainConfig(memory_checkpoint_steps=5))
+        assert states_in_memory(config, here, {}) is None
+    assert "no states are kept in memory: the run is no job of a cluster" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("layout", "copies", "pieces_of_a_node"),
+    [
+        (Layout(8, 4, 1), False, 4),
+        (Layout(8, 4, 8), True, 4),
+        (Layout(8, 4, 4), False, 4),
+        (Layout(8, 2, 4), False, 2),
+        (Layout(8, 8, 8), False, 8),
+        (Layout(4, 1, 4), True, 1),
+    ],
+)
+def test_each_tensor_is_in_one_piece_of_its_shard(
+    layout: Layout, copies: bool, pieces_of_a_node: int
+) -> None:
+    names = {f"tensor-{number}": number for number in range(9)}
+    assert layout.problem == "" and layout.copies == copies
+    for node in range(layout.num_nodes):
+        assert len(set(layout.pieces_read_on(node))) == pieces_of_a_node
+    parts: dict[str, list[str]] = {
+        layout.piece_of(rank): layout.part_of(rank, names) for rank in range(layout.world_size)
+    }
+    for rank in range(layout.world_size):
+        read = [name for piece in layout.pieces_read_by(rank) for name in parts[piece]]
+        assert sorted(read) == sorted(names)
+        assert layout.sender_to(layout.receiver_of(rank)) == rank
+
+
+def test_an_irregular_layout_is_named() -> None:
+    assert "6 processes, 2 per node, 3 per copy of the model" in Layout(6, 2, 3).problem
+
+
+@pytest.mark.parametrize(
+    ("cost", "steps"), [(Cost(0.03, 0.1), 3), (Cost(0.001, 7.0), 7), (Cost(0.0, 0.0), 1)]
+)
+def test_the_interval_follows_from_the_cost(cost: Cost, steps: int) -> None:
+    interval = Interval(None, save_every_steps=500)
+    with processes() as here:
+        for number in (1, 2):
+            step = number * PROBE_STEPS
+            assert interval.is_due(step) and not interval.is_due(step + 1)
+            assert interval.measured(step, cost, float(step), here) == []
+        (report,) = interval.measured(3 * PROBE_STEPS, cost, 3.0 * PROBE_STEPS, here)
+    assert report.startswith(f"states in memory: every {steps} steps")
+    assert interval.is_due(steps * 11)
+
+
+def test_states_as_rare_as_checkpoints_are_not_kept() -> None:
+    interval = Interval(None, save_every_steps=20)
+    with processes() as here:
+        for number in (1, 2, 3):
+            report = interval.measured(number, Cost(1.0, 0.0), float(number), here)
+    assert interval.is_never and "no more frequent than checkpoints" in report[0]
+
+
+@pytest.mark.long
+def test_a_killed_run_continues_bit_for_bit(run_file: Path, tmp_path: Path) -> None:
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    log = tmp_path / "log"
+    place = {MEMORY_FOLDER: str(memory), LOCAL_SIZE: "2"}
+    with forked(2, train_and_record_all, run_file, ["name=whole"], log=log) as whole:
+        assert whole.ends() == [0, 0], whole.output
+    wanted = ["train.memory_checkpoint_steps=3"]
+    with forked(2, train_and_record_all, run_file, wanted, log=log, **place) as started:
+        run_dir = run_file.parent / "runs" / "run"
+        metrics = run_dir / "metrics.jsonl"
+        while not (metrics.exists() and any(line["step"] >= 8 for line in lines(run_dir, "train"))):
+            assert started.are_running(), started.output
+        started.kill()
+    assert sorted(path.name for path in memory.iterdir())[-1] >= "step-00000006"
+    assert list((run_dir / "checkpoints").iterdir()) == []
+    with forked(2, train_and_record_all, run_file, wanted, log=log, **place) as again:
+        assert again.ends() == [0, 0], again.output
+    assert losses(run_dir) == losses(run_dir.with_name("whole"))
+    resumed = [line for line in lines(run_dir, "event") if line["event"] == "resumed"]
+    assert resumed[0]["lost_steps"] <= 6 and resumed[0]["step"] % 3 == 0
+    assert any(text.startswith("continues from the state in memory") for text in events(run_dir))
+    assert list(memory.iterdir()) == []

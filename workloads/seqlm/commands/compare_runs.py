@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "--page", type=Path, metavar="FILE", help="also write an HTML page, with the loss curves"
+        "--page", type=Path, metavar="FILE", help="write an HTML page, too, with the loss curves"
     )
     return parser
 

@@ -20,7 +20,6 @@ from seqlm.training.tracking.run_log import (
     METRICS_FILE,
     REPORT_FILE,
     RESULTS_FILE,
-    STOPPED,
     RunLog,
     files_line,
     write_results,
@@ -114,10 +113,10 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
             status = "FINISHED"
         except Stopped:
             status = "KILLED"
-            log.event(progress.step, f"{STOPPED}{here.stop.name}")
+            log.stopped(progress.step, here.stop.name)
             if here.is_first:
                 tell(
-                    f"{STOPPED}{here.stop.name}: step {progress.step} is saved in {run_dir}; "
+                    f"stopped by {here.stop.name}: step {progress.step} is saved in {run_dir}; "
                     "the same command continues from there"
                 )
             raise

@@ -125,6 +125,10 @@ class RunLog:
         shown = [f", {name.replace('_', ' ')} {value}" for name, value in values.items()]
         self._progress.say(f"step {step}: {text}{''.join(shown)}")
 
+    def stopped(self, step: int, signal_name: str) -> None:
+        """Record the end of a start after a signal."""
+        self.event(step, f"{STOPPED}{signal_name}")
+
     def say(self, text: str) -> None:
         """Print a line that is not recorded."""
         if self._enabled:

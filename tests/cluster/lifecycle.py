@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from tests.cluster.bundle import BUCKET
 from tests.cluster.cluster import Cluster, at_once
@@ -10,6 +11,8 @@ from tests.cluster.machine import Machine, Result
 
 # Waits of minutes, as for a large file system, are worth seconds here.
 PATIENCE = 0.4
+# Nodes that start together share the cores of this machine. In 0.4 of a minute, slurmctld may not answer.
+PATIENCE_OF_ALL = 1.0
 _ENVIRONMENT = {
     # The agent's own: Slurm's programs are not on it.
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -41,6 +44,6 @@ class Lifecycle:
 
     def run_on_all(self, cluster: Cluster) -> dict[str, Result]:
         """On all nodes at once, as when they start together: those that need the controller wait for it."""
-        results = at_once(self.run, cluster.machines)
+        results = at_once(partial(self.run, patience=PATIENCE_OF_ALL), cluster.machines)
         names = (machine.hostname for machine in cluster.machines)
         return dict(zip(names, results, strict=True))

@@ -268,7 +268,7 @@ def _act(request: _Request, placement: JobPlacement, options: argparse.Namespace
         left = [node for node in drained if node.instance_id not in accepted]
         if left:
             placement.resume(left)
-    return _report(results, request.cluster.name, options, destination)
+    return _report(results, request, options, destination)
 
 
 def _still_drained(nodes: Sequence[Node]) -> str:
@@ -344,7 +344,7 @@ def _send(
 
 def _report(
     results: Sequence[Result],
-    cluster_name: str,
+    request: _Request,
     options: argparse.Namespace,
     destination: node_requests.Destination | None,
 ) -> int:
@@ -366,10 +366,11 @@ def _report(
             f"{accepted[0].group} by {len(accepted)}, and raise it for {destination.group} of "
             f"{destination.cluster_name} by {len(accepted)}"
         )
-    leaves = destination is not None and destination.cluster_name != cluster_name
-    if accepted and ACTIONS[options.action].comes_back and not leaves:
+    drained = [node for node in accepted if node in request.workers]
+    leaves = destination is not None and destination.cluster_name != request.cluster.name
+    if drained and ACTIONS[options.action].comes_back and not leaves:
         # A moved node has another number, and each node keeps its id.
-        ids = " ".join(node.instance_id for node in accepted)
+        ids = " ".join(node.instance_id for node in drained)
         print(
             f'When they are Running again: make {options.action} NODE="{ids}" ARGS=--resume, so that they '
             "take jobs"

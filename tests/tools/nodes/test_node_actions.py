@@ -216,8 +216,10 @@ def test_the_controller_is_rebooted_without_a_session(
 ) -> None:
     rebooted = Answers(aws, "BatchRebootClusterNodes")
     assert run("reboot", "controller-1", "--yes") == 0
-    assert rebooted.requests and not (slurm.sessions.folder / "calls").read_text().count("session")
-    assert "no job starts until it is back" in capsys.readouterr().out
+    assert rebooted.requests
+    assert not (slurm.sessions.folder / "calls").exists(), "the aws command has not run"
+    said = capsys.readouterr().out
+    assert "no job starts until it is back" in said and "--resume" not in said
 
 
 @pytest.mark.parametrize(

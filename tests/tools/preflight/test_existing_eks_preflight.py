@@ -17,6 +17,8 @@ from config.facts.addons import ADDON_VERSIONS
 from tests.tools.accounts import cluster_description
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped_eks
+from tests.tools.documents.test_deploy_document import policy
+from tests.tools.documents.test_eks_document import actions, used
 from tests.tools.preflight.test_existing_vpc import NETWORK
 from tools.preflight.existing_eks import kubernetes
 from tools.preflight.existing_eks.access import check_entries, check_pod_roles
@@ -167,6 +169,17 @@ def test_a_cluster_that_fits_has_nothing_to_fix(kubectl: Kubectl) -> None:
     assert problems(check_pod_roles(PLANNED, account.reader, CLUSTER)) == []
     (metrics,) = problems(check_contents(PLANNED, account.reader, CLUSTER))
     assert metrics.level == "WARN" and "which workspace" in metrics.message
+
+
+def test_the_checks_need_exactly_the_permissions_that_are_listed(kubectl: Kubectl) -> None:
+    account = Account()
+    reader = account.reader
+    list(check_control_plane(reader, CLUSTER))
+    list(check_entries(reader, CLUSTER))
+    list(check_pod_roles(PLANNED, reader, CLUSTER))
+    list(check_contents(PLANNED, reader, CLUSTER))
+    more = used(account.aws.calls) - policy("Preflight") - actions("PreflightEks")
+    assert more - {"sts:GetCallerIdentity"} == actions("PreflightExistingEks")
 
 
 def test_a_file_without_one_asks_nothing() -> None:

@@ -61,7 +61,15 @@ DAEMONSETS = (
     "hyperpod-dependencies-nvidia-device-plugin",
     "hyperpod-dependencies-aws-efa-k8s-device-plugin",
 )
-VOLUME = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "fsx-kube-system"}}
+VOLUME: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolume",
+    "metadata": {"name": "fsx-kube-system"},
+    "spec": {
+        "claimRef": {"namespace": "kube-system", "name": "fsx"},
+        "csi": {"volumeHandle": "fs-0123456789abcdef0/kube-system"},
+    },
+}
 
 
 @dataclass
@@ -375,7 +383,14 @@ def test_objects_of_others_with_the_stacks_names_are_refused(kubectl: Kubectl) -
     assert "has a PersistentVolume fsx-kube-system of others" in found.message
     kept = VOLUME | {"metadata": {**VOLUME["metadata"], "labels": {"aws.cdk.eks/prune-c8": ""}}}
     kubectl.objects[:] = [kept]
-    assert len(problems(check_contents(PLANNED, Account().reader, CLUSTER))) == 1
+    left = problems(check_contents(PLANNED, Account().reader, CLUSTER))[-1]
+    assert left.level == "FAIL"
+    assert "of an earlier deployment, for fs-0123456789abcdef0" in left.message
+    same = {"file_system_id": "fs-0123456789abcdef0", "mount_name": "abcdev4v"}
+    document = CLUSTER.model_dump(exclude_unset=True)
+    document["storage"]["lustre"]["existing"] = same
+    again = EksCluster.model_validate(document)
+    assert len(problems(check_contents(PLANNED, Account().reader, again))) == 1
 
 
 def test_access_that_exists_is_refused() -> None:

@@ -47,6 +47,17 @@ LEFT = {
 
 
 @dataclass(frozen=True)
+class State:
+    """EKS cluster at one moment."""
+
+    description: dict[str, Any]
+    access: dict[str, Any]
+    """Access entries, and service accounts with roles."""
+    kubernetes: dict[str, Any]
+    """Objects and releases."""
+
+
+@dataclass(frozen=True)
 class Platform:
     """The EKS cluster of another team."""
 
@@ -55,6 +66,9 @@ class Platform:
     routes: str
     group: str
 
+    def state(self, aws: LocalAws) -> State:
+        return State(self.description(aws), self.access(aws), self.kubernetes(aws))
+
     def kubernetes(self, aws: LocalAws) -> dict[str, Any]:
         url = f"{aws.url}/moto-api/kubernetes/{ACCOUNT}/{REGION}/{EKS_NAME}"
         with urllib.request.urlopen(url) as answer:
@@ -62,7 +76,7 @@ class Platform:
         return contents
 
     def description(self, aws: LocalAws) -> dict[str, Any]:
-        """Values that AWS tells of the cluster, its add-ons, and the group of its interfaces."""
+        """Descriptions of the cluster and its add-ons, the group of its interfaces, and its logs."""
         eks = aws.client("eks", REGION)
         name = {"clusterName": EKS_NAME}
         cluster = eks.describe_cluster(name=EKS_NAME)["cluster"]
@@ -170,40 +184,24 @@ def checkout(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
-@dataclass(frozen=True)
-class Before:
-    description: dict[str, Any]
-    access: dict[str, Any]
-    kubernetes: dict[str, Any]
+@pytest.fixture(scope="module")
+def before(aws: LocalAws, platform: Platform) -> State:
+    return platform.state(aws)
 
 
 @pytest.fixture(scope="module")
-def before(aws: LocalAws, platform: Platform) -> Before:
-    return Before(platform.description(aws), platform.access(aws), platform.kubernetes(aws))
-
-
-@pytest.fixture(scope="module")
-def deployed(aws: LocalAws, checkout: Path, before: Before) -> Seen:
+def deployed(aws: LocalAws, checkout: Path, before: State) -> Seen:
     command = (*TOOL, "deploy", "--cluster", FILE, "EksHyperPodStack", *NEVER_ASK)
     return see(aws, REGION, aws.run(*command, cwd=checkout))
 
 
-@dataclass(frozen=True)
-class Added:
-    """Values that the deployed stack added to the EKS cluster."""
-
-    description: dict[str, Any]
-    access: dict[str, Any]
-    kubernetes: dict[str, Any]
+@pytest.fixture(scope="module")
+def added(aws: LocalAws, platform: Platform, deployed: Seen) -> State:
+    return platform.state(aws)
 
 
 @pytest.fixture(scope="module")
-def added(aws: LocalAws, platform: Platform, deployed: Seen) -> Added:
-    return Added(platform.description(aws), platform.access(aws), platform.kubernetes(aws))
-
-
-@pytest.fixture(scope="module")
-def torn_down(aws: LocalAws, checkout: Path, added: Added) -> Seen:
+def torn_down(aws: LocalAws, checkout: Path, added: State) -> Seen:
     destroy = ("destroy", "--cluster", FILE, "EksHyperPodStack", "--force")
     aws.run(*TOOL, *destroy, cwd=checkout)
     teardown = ("-m", "tools.stacks.teardown", "--cluster", FILE, "--yes", NAME)
@@ -217,34 +215,34 @@ def test_hyperpods_nodes_join_the_existing_cluster(deployed: Seen) -> None:
     assert cluster["Orchestrator"]["Eks"]["ClusterArn"] == arn
 
 
-def test_a_deployment_changes_nothing_that_exists(before: Before, added: Added) -> None:
+def test_a_deployment_changes_nothing_that_exists(before: State, added: State) -> None:
     assert added.description == before.description
     assert added.kubernetes["releases"] == before.kubernetes["releases"]
     for key, found in before.kubernetes["objects"].items():
         assert added.kubernetes["objects"][key] == found
 
 
-def test_a_deployment_adds_its_own_access_and_objects(before: Before, added: Added) -> None:
+def test_a_deployment_adds_its_own_access_and_objects(before: State, added: State) -> None:
     assert f"arn:aws:iam::{ACCOUNT}:role/{TENANT}" in added.access["entries"]
     assert "aws-hyperpod/health-monitoring-agent" in added.access["accounts"]
     assert added.kubernetes["objects"].keys() - before.kubernetes["objects"].keys() >= LEFT
 
 
 def test_destroy_and_teardown_leave_the_cluster_as_it_was(
-    aws: LocalAws, torn_down: Seen, platform: Platform, before: Before
+    aws: LocalAws, torn_down: Seen, platform: Platform, before: State
 ) -> None:
-    assert platform.description(aws) == before.description
-    assert platform.access(aws) == before.access
-    after = platform.kubernetes(aws)
-    assert after["releases"] == before.kubernetes["releases"]
+    after = platform.state(aws)
+    assert after.description == before.description
+    assert after.access == before.access
+    assert after.kubernetes["releases"] == before.kubernetes["releases"]
     for key, found in before.kubernetes["objects"].items():
-        assert after["objects"][key] == found
+        assert after.kubernetes["objects"][key] == found
     assert NAME not in torn_down.clusters
     assert not [name for name in torn_down.stacks if name.startswith(NAME)]
 
 
 def test_teardown_names_the_objects_that_stay(
-    aws: LocalAws, torn_down: Seen, platform: Platform, before: Before
+    aws: LocalAws, torn_down: Seen, platform: Platform, before: State
 ) -> None:
     left = platform.kubernetes(aws)["objects"].keys() - before.kubernetes["objects"].keys()
     assert {key for key in left if not key.startswith("Job ")} == LEFT

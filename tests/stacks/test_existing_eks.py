@@ -94,7 +94,8 @@ def test_the_installer_is_in_the_nodes_network() -> None:
         if function.get("Description") == "onEvent handler for EKS kubectl resource provider"
     ]
     assert place["SecurityGroupIds"] == GROUPS
-    assert place["SubnetIds"] == [subnet["subnet_id"] for subnet in NETWORK["private_subnets"]]
+    subnets: Any = NETWORK["private_subnets"]
+    assert place["SubnetIds"] == [subnet["subnet_id"] for subnet in subnets]
 
 
 def test_objects_come_after_the_installers_access_and_go_before_it() -> None:

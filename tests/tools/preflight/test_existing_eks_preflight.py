@@ -17,6 +17,8 @@ from config.facts.addons import ADDON_VERSIONS
 from tests.tools.accounts import cluster_description
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped_eks
+from tests.tools.documents.test_deploy_document import policy
+from tests.tools.documents.test_eks_document import actions, used
 from tests.tools.preflight.test_existing_vpc import NETWORK
 from tools.preflight.existing_eks import kubernetes
 from tools.preflight.existing_eks.access import check_entries, check_pod_roles
@@ -59,7 +61,15 @@ DAEMONSETS = (
     "hyperpod-dependencies-nvidia-device-plugin",
     "hyperpod-dependencies-aws-efa-k8s-device-plugin",
 )
-VOLUME = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "fsx-kube-system"}}
+VOLUME: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolume",
+    "metadata": {"name": "fsx-kube-system"},
+    "spec": {
+        "claimRef": {"namespace": "kube-system", "name": "fsx"},
+        "csi": {"volumeHandle": "fs-0123456789abcdef0/kube-system"},
+    },
+}
 
 
 @dataclass
@@ -167,6 +177,17 @@ def test_a_cluster_that_fits_has_nothing_to_fix(kubectl: Kubectl) -> None:
     assert problems(check_pod_roles(PLANNED, account.reader, CLUSTER)) == []
     (metrics,) = problems(check_contents(PLANNED, account.reader, CLUSTER))
     assert metrics.level == "WARN" and "which workspace" in metrics.message
+
+
+def test_the_checks_need_exactly_the_permissions_that_are_listed(kubectl: Kubectl) -> None:
+    account = Account()
+    reader = account.reader
+    list(check_control_plane(reader, CLUSTER))
+    list(check_entries(reader, CLUSTER))
+    list(check_pod_roles(PLANNED, reader, CLUSTER))
+    list(check_contents(PLANNED, reader, CLUSTER))
+    more = used(account.aws.calls) - policy("Preflight") - actions("PreflightEks")
+    assert more - {"sts:GetCallerIdentity"} == actions("PreflightExistingEks")
 
 
 def test_a_file_without_one_asks_nothing() -> None:
@@ -362,7 +383,14 @@ def test_objects_of_others_with_the_stacks_names_are_refused(kubectl: Kubectl) -
     assert "has a PersistentVolume fsx-kube-system of others" in found.message
     kept = VOLUME | {"metadata": {**VOLUME["metadata"], "labels": {"aws.cdk.eks/prune-c8": ""}}}
     kubectl.objects[:] = [kept]
-    assert len(problems(check_contents(PLANNED, Account().reader, CLUSTER))) == 1
+    left = problems(check_contents(PLANNED, Account().reader, CLUSTER))[-1]
+    assert left.level == "FAIL"
+    assert "of an earlier deployment, for fs-0123456789abcdef0" in left.message
+    same = {"file_system_id": "fs-0123456789abcdef0", "mount_name": "abcdev4v"}
+    document = CLUSTER.model_dump(exclude_unset=True)
+    document["storage"]["lustre"]["existing"] = same
+    again = EksCluster.model_validate(document)
+    assert len(problems(check_contents(PLANNED, Account().reader, again))) == 1
 
 
 def test_access_that_exists_is_refused() -> None:

@@ -273,12 +273,34 @@ def _objects(planned: Planned, aws: ReadOnlyAws, cluster: EksCluster) -> Iterato
             "make sure that namespaces and volumes of docs/existing-resources.md do not exist",
         )
         return
+    is_new_storage = not is_deployed(aws, cluster, "storage")
     for item in same:
         metadata = item["metadata"]
         if any(label.startswith(PRUNE_LABEL) for label in metadata.get("labels", {})):
+            if is_new_storage and item["kind"] == "PersistentVolume":
+                yield from _kept_volume(subject, cluster, item)
             continue
         place = f"{metadata['namespace']}/" if "namespace" in metadata else ""
         yield subject.fail(
             f"has a {item['kind']} {place}{metadata['name']} of others, which the stack would change",
             "rename it, or use another EKS cluster",
         )
+
+
+def _kept_volume(
+    subject: Subject, cluster: EksCluster, volume: dict[str, Any]
+) -> Iterator[Finding]:
+    """Check that a volume that an earlier stack left is of the file's file system: it cannot be changed."""
+    lustre = cluster.storage.lustre
+    existing = lustre.existing.file_system_id if lustre and lustre.existing else None
+    file_system = volume["spec"]["csi"]["volumeHandle"].partition("/")[0]
+    if file_system == existing:
+        return
+    name = volume["metadata"]["name"]
+    claim = volume["spec"]["claimRef"]
+    yield subject.fail(
+        f"still has PersistentVolume {name} of an earlier deployment, for {file_system}",
+        f"`kubectl delete persistentvolumeclaim {claim['name']} --namespace {claim['namespace']}` and "
+        f"`kubectl delete persistentvolume {name}`, as `make teardown` says, or set storage.lustre.existing "
+        "to that file system",
+    )

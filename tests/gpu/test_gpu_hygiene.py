@@ -15,10 +15,11 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from seqlm.training.checkpoint import Checkpointer
+from seqlm.training.health.faults import NonFiniteLossError
 from seqlm.training.parallel import bare
 from seqlm.training.processes import Processes, processes
 from seqlm.training.tracking.progress import Progress
-from seqlm.training.trainer import NonFiniteLossError, Trainer
+from seqlm.training.trainer import Trainer
 from tests.gpu.conftest import Within
 from tests.gpu.drawn import DrawnPretraining, Scale
 

@@ -47,11 +47,11 @@ def is_stop_rank() -> bool:
     return os.environ.get("STOP_RANK") == os.environ["RANK"]
 
 
-def interrupted_step(trainer: Trainer, *arguments: Any) -> None:
+def interrupted_step(trainer: Trainer, *arguments: Any, **options: Any) -> None:
     """Launch a step. It gets its arguments, among them the flags, before the signal."""
     if is_stop_rank() and trainer.progress.step + 1 == int(os.environ.get("STOP_STEP", "0")):
         signal.raise_signal(signal.SIGTERM)
-    step(trainer, *arguments)
+    step(trainer, *arguments, **options)
 
 
 def main(*arguments: str) -> None:

@@ -90,14 +90,14 @@ def record_messages(run_file: Path, overrides: str, *, keeps_gradients: bool) ->
     step = Trainer.step
     with processes() as here, ExitStack() as recording:
 
-        def counted_step(trainer: Trainer, packs: Any, flags: Flags) -> None:
+        def counted_step(trainer: Trainer, packs: Any, flags: Flags, **options: bool) -> None:
             nonlocal steps
             steps += 1
             if steps == RECORDED_STEP:
                 recording.enter_context(recorder)
             if steps > RECORDED_STEP:
                 raise Recorded
-            step(trainer, packs, flags)
+            step(trainer, packs, flags, **options)
 
         with (
             mock.patch.object(Trainer, "step", counted_step),

@@ -21,12 +21,13 @@ from seqlm.proteins.pretraining.objective import Pretraining
 from seqlm.runs.run_file import RunFile, load_config
 from seqlm.training import trainer as trainer_module
 from seqlm.training.checkpoint import Checkpointer
+from seqlm.training.health.faults import NonFiniteLossError
 from seqlm.training.kernels import GRAPH
 from seqlm.training.processes import Processes, processes
 from seqlm.training.step.gradients import FlatGradients
 from seqlm.training.step.graph import RecordedPass
 from seqlm.training.tracking.progress import Progress
-from seqlm.training.trainer import NonFiniteLossError, Trainer
+from seqlm.training.trainer import Trainer
 from tests.workloads.training.rehearsed_recording import (
     RecordedPretraining,
     recording_trainer,

@@ -16,8 +16,8 @@ from seqlm.proteins.model.masking import mask_pack
 from seqlm.proteins.pretraining import evaluation
 from seqlm.training import checkpoint
 from seqlm.training.data.locks import PATIENCE, try_lock
+from seqlm.training.health.faults import NonFiniteLossError
 from seqlm.training.tracking.progress import Progress
-from seqlm.training.trainer import NonFiniteLossError
 from tests.workloads.training.forked_processes import forked
 from tests.workloads.training.training_runs import events, lines, losses, train_here
 

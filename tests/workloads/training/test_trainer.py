@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from seqlm.proteins.pretraining.objective import Pretraining
 from seqlm.runs.run_file import load_config
 from seqlm.training.checkpoint import Checkpointer
+from seqlm.training.health.faults import NonFiniteLossError
 from seqlm.training.processes import processes
-from seqlm.training.trainer import NonFiniteLossError, Trainer
+from seqlm.training.trainer import Trainer
 from tests.workloads.training.training_runs import lines, losses, train_here
 
 BOTH_FAMILIES = {"test_the_default_family_is_not_part_of_the_identity"}
@@ -25,16 +26,20 @@ Spoil = Callable[..., None]
 
 @pytest.fixture
 def spoil(monkeypatch: pytest.MonkeyPatch) -> Spoil:
-    """Multiply the loss of a step's last pack; steps have four."""
+    """Multiply the loss of a step's last pack, also when it is repeated; steps have four."""
     plain = Pretraining.loss_sum
 
     def from_now_on(*, step: int, factor: float) -> None:
         packs = 0
+        tokens: Tensor | None = None
 
         def spoilt(objective: Pretraining, model: nn.Module, pack: Any) -> Tensor:
-            nonlocal packs
+            nonlocal packs, tokens
             packs += 1
-            return plain(objective, model, pack) * (factor if packs == 4 * step else 1)
+            if packs == 4 * step:
+                tokens = pack.tokens.clone()
+            is_spoilt = tokens is not None and torch.equal(tokens, pack.tokens)
+            return plain(objective, model, pack) * (factor if is_spoilt else 1)
 
         monkeypatch.setattr(Pretraining, "loss_sum", spoilt)
 

@@ -78,6 +78,10 @@ class RunError(RuntimeError):
     """A run cannot continue, for the reason in the message. Every process of the run raises it."""
 
 
+class DeviceError(RuntimeError):
+    """A device or node has failed, as the message says. Another start may succeed."""
+
+
 @dataclass(frozen=True)
 class Usage:
     """Command line of a stage, besides ``--config`` and ``section.field=value``."""
@@ -155,6 +159,9 @@ def one_line_errors() -> Iterator[None]:
     except (ValueError, RunError) as error:
         tell(f"error: {error}")
         _leave(USAGE_ERROR)
+    except DeviceError as error:
+        tell(f"error: {error}")
+        _leave(1)
     except KeyboardInterrupt:
         tell("stopped by Ctrl-C; run the same command again to continue", first=True)
         _leave(INTERRUPTED)

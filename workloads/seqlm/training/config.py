@@ -132,6 +132,10 @@ class TrainConfig:
     """Optimizer steps between two states in the memory of a Slurm job's nodes, from which a start after a
     crash continues; 0 keeps none. null keeps them in jobs of several nodes, as often as blocks training for
     1 % of the time."""
+    exclude_unfit_nodes: bool = False
+    """Let the supervisor of a Slurm job leave out a node with a GPU that is 10 % slower than the median for 3
+    minutes, or that computes numbers which are not finite. The run saves, and its job is requeued without the
+    node. Off, because the job then waits for another node."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,9 @@ from .command_line import RunError, Stopped, signals_to, tell
 from .config import RunConfig
 from .device_runtime import COMPILE_CACHE
 from .hardware import peak_flops
+from .health.faults import SickHardwareError
+from .health.unfit_nodes import forget_unfit
+from .health.watch import HardwareWatch
 from .heartbeat import STARTED, beat
 from .kernels import KERNELS_FIELD, listed
 from .memory.states import states_in_memory
@@ -53,6 +56,7 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         Stopped: after a signal, once the state is saved.
         ValueError: for data, weights or checkpoints that do not fit the configuration.
         RunError: if the loss is not finite, a checkpoint cannot be written, or the guard ends the run.
+        SickHardwareError: if the loss is not finite, and the hardware of a process is the likely cause.
     """
     began = time.time()
     config = objective.config
@@ -98,12 +102,18 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         if saved is not None:
             _log_changes(log, trainer, saved)
         metrics = _metrics(trainer, lost_steps)
+        here.first_does(partial(forget_unfit, run_dir))
+        reports_nodes = config.train.exclude_unfit_nodes
+        watch = HardwareWatch(here, log, metrics, run_dir, reports_nodes=reports_nodes)
         status: RunStatus = "FAILED"
         try:
             start_seconds = time.time() - float(os.environ.get(STARTED, began))
             with metrics.served(os.environ.get(PORT) if here.is_first else None):
                 with closing(read_ahead(trainer.steps())) as steps:
-                    _TrainingLoop(trainer, validation, guard, checkpointer, log, metrics).run(steps)
+                    loop = _TrainingLoop(
+                        trainer, validation, guard, checkpointer, log, metrics, watch
+                    )
+                    loop.run(steps)
                 ended = time.monotonic()
                 results = {
                     "start_seconds": start_seconds,
@@ -119,6 +129,9 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
                     f"stopped by {here.stop.name}: step {progress.step} is saved in {run_dir}; "
                     "the same command continues from there"
                 )
+            raise
+        except SickHardwareError as error:
+            watch.sick(progress.step, error)
             raise
         finally:
             beat("ending", slow=True)
@@ -188,6 +201,7 @@ class _TrainingLoop:
         checkpointer: writer of the checkpoints.
         log: record of the run.
         metrics: published metrics of this process.
+        watch: watch over the hardware of all processes.
     """
 
     def __init__(
@@ -198,6 +212,7 @@ class _TrainingLoop:
         checkpointer: Checkpointer,
         log: RunLog,
         metrics: TrainingMetrics,
+        watch: HardwareWatch,
     ) -> None:
         self._trainer = trainer
         self._validation = validation
@@ -205,6 +220,7 @@ class _TrainingLoop:
         self._checkpointer = checkpointer
         self._log = log
         self._metrics = metrics
+        self._watch = watch
         self._config = trainer.config.train
         self._here = trainer.here
         self._progress = trainer.progress
@@ -265,13 +281,9 @@ class _TrainingLoop:
         with self._metrics.timing("data_wait"):
             packs = next(steps)
         result: StepResult | None = None
+        logs = self._is_logged(self._progress.step + 1)
         with self._metrics.timing("step"):
-            self._trainer.step(packs, self._flags())
-            logs = (
-                self._progress.step == 1
-                or self._is_last
-                or self._is_due(self._config.log_every_steps)
-            )
+            self._trainer.step(packs, self._flags(), shares_times=logs)
             saves = self._is_due(self._config.save_every_steps)
             evaluates = self._is_due(self._config.eval_every_steps)
             if logs or saves or evaluates or self._is_due_in_memory:
@@ -280,6 +292,10 @@ class _TrainingLoop:
         if logs:
             assert result is not None  # a step has been made
             self._log_step(result)
+
+    def _is_logged(self, step: int) -> bool:
+        is_due = step % self._config.log_every_steps == 0
+        return step == 1 or step == self._config.max_steps or is_due
 
     @property
     def _is_last(self) -> bool:
@@ -295,9 +311,12 @@ class _TrainingLoop:
 
     def _log_step(self, result: StepResult) -> None:
         self._update_seconds()
-        values = {**asdict(result), **self._window.measure()}
+        times = self._trainer.pass_times
+        shared = {} if times is None else times.logged()
+        values = {**asdict(result), **self._window.measure(), **shared}
         self._log.train(self._progress.step, **values)
         self._metrics.logged(values)
+        self._watch.look(self._progress.step, times)
 
     def _update_seconds(self) -> None:
         self._progress.seconds = self._earlier_seconds + time.monotonic() - self._started

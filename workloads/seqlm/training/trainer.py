@@ -1,6 +1,5 @@
 """Optimizer step of a run: forward and backward pass of its packs, and one update of the weights."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +9,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .checksums import verified
-from .command_line import RunError
 from .config import RunConfig
 from .device_runtime import to_device
 from .hardware import compiles, environment, num_flops
 from .hashing import hash64
+from .health.faults import NonFiniteLossError, SickHardwareError, StepFigures, fault_of
+from .health.pass_times import Part, PassTimes, SharedTimes
+from .health.repetition import (
+    MAX_PROBLEM_CHARS,
+    FirstGradient,
+    OwnFigures,
+    alone,
+    are_finite,
+    deterministic,
+)
 from .heartbeat import beat
 from .kernels import (
     GRAPH,
@@ -50,8 +58,15 @@ DROPOUT_SALT = 0x64726F70
 """Salt that distinguishes the hashes of dropout from those of masks and crops."""
 
 
-class NonFiniteLossError(RunError):
-    """Loss or gradient is NaN or infinite. Weights and optimizer state are those before the step."""
+@dataclass(frozen=True)
+class _Repeatable:
+    """What is needed to repeat a step on this process alone, and its own figures."""
+
+    step: StepPacks
+    num_targets: Tensor
+    """() number of targets of the step on all processes, at least 1, on the device."""
+    own: Tensor
+    """Own loss and, if it is known, the sum of the first layer's own gradient, on the device."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +87,24 @@ class _Launched:
     Args:
         number: number of the step, from 1 on.
         learning_rate: learning rate of the step.
-        figures: loss, gradient norm, sums of the flags and, if the run has a failure flag, the flag.
+        figures: loss, gradient norm, sums of the flags, times of all processes if they are shared and, if the
+            run has a failure flag, the flag.
+        num_times: number of elements of the times.
+        repeatable: what a repetition of the step needs; None if it cannot be repeated.
     """
 
-    def __init__(self, number: int, learning_rate: float, figures: Tensor) -> None:
+    def __init__(
+        self,
+        number: int,
+        learning_rate: float,
+        figures: Tensor,
+        num_times: int,
+        repeatable: _Repeatable | None,
+    ) -> None:
         self.number = number
         self.learning_rate = learning_rate
+        self.num_times = num_times
+        self.repeatable = repeatable
         self._figures = figures
         self._copied: torch.cuda.Event | None = None
         if figures.is_cuda:
@@ -145,6 +172,11 @@ class Trainer:
             torch._dynamo.config.optimize_ddp = False
             for layer in bare(self.model).layers:
                 layer.compile(dynamic=False)
+        self._pass_times = PassTimes(self.model, here, self._measured_part(are_kept))
+        self.pass_times: SharedTimes | None = None
+        """Times of all processes that were read last."""
+        self._fault: NonFiniteLossError | SickHardwareError | None = None
+        """Error of the first step that was not finite."""
         self.optimizers: list[Optimizer] = build_optimizers(self.model, objective.optim, self.dtype)
         self.progress = Progress()
         self._launched: _Launched | None = None
@@ -162,6 +194,8 @@ class Trainer:
         self.runtime.prepare(self.optimizers)
         # The flag is 1 from the first step that is not finite, on all processes.
         self._failed = self.runtime.failure_flag(self.optimizers)
+        has_evidence = here.world_size > 1 and self._failed is not None
+        self._first_gradient = FirstGradient(self.model) if has_evidence else None
         self.has_stepped = False
         self._packs = PackQueue(
             lambda host: objective.pack(host, self.shape, self.runtime.packs_on),
@@ -192,6 +226,12 @@ class Trainer:
         problems = agreed(model.kernel_problems(of_model, self._first_pack()), self.here)
         return wanted - problems.keys()
 
+    def _measured_part(self, are_kept: bool) -> Part:
+        """Return the part of a pass that needs no other process."""
+        if self.config.parallel.mode == "fsdp":
+            return "layers"
+        return "pass" if are_kept else "forward"
+
     def _first_pack(self) -> Any:
         """Return the first pack of the run's data, as an example of its packs."""
         stream = self.objective.stream(self.objective.split, self.shape, self.config.train.seed)
@@ -218,7 +258,7 @@ class Trainer:
             self._recorded = None
             self.kernels -= {GRAPH}
 
-    def step(self, step: StepPacks, flags: Flags = NO_FLAGS) -> None:
+    def step(self, step: StepPacks, flags: Flags = NO_FLAGS, *, shares_times: bool = False) -> None:
         """Launch one optimizer step over this process's share of the step's packs.
 
         ``progress`` counts the step at once. It counts the loss when that is read, which is after the launch
@@ -227,10 +267,13 @@ class Trainer:
         Args:
             step: packs of the step.
             flags: flags of this process.
+            shares_times: whether the step brings the times of all processes' passes, in ``pass_times``. All
+                processes give the same value.
 
         Raises:
             NonFiniteLossError: if the previous step was not finite; without a failure flag, if this one is
                 not.
+            SickHardwareError: likewise, if a repetition of the step blames the hardware.
         """
         here = self.here
         objective = self.objective
@@ -238,6 +281,7 @@ class Trainer:
         number = self.progress.step + 1
         lr = learning_rate(number, self.config.train.max_steps, objective.optim)
         self._set_learning_rate(lr)
+        self._pass_times.next_step()
         self._gradients.begin()
         bare(self.model).weights_changed()
         # The loss is a mean over all targets of the step, on any process and in any micro-batch. Gradients
@@ -252,22 +296,36 @@ class Trainer:
         runtime.flush()
         launch = self._recorded or self._launch_pass
         for index in range(len(step.packs)):
-            self._seed_dropout(pack_index=index * here.world_size + here.rank)
-            with accumulating(self.model, is_last=index == len(step.packs) - 1):
-                loss_sum = launch(runtime.place(self._packs.take()), factor)
+            self._seed_dropout(number, pack_index=index * here.world_size + here.rank)
+            pack = runtime.place(self._packs.take())
+            with (
+                accumulating(self.model, is_last=index == len(step.packs) - 1),
+                self._pass_times.measuring("pass"),
+            ):
+                loss_sum = launch(pack, factor)
+            self._pass_times.end_pack()
             loss += loss_sum / num_targets
             runtime.flush()  # each micro-batch is the same graph
             step.passed()
             if number < self.config.train.max_steps:
                 self._packs.mask_ahead(index + 1)
             self.beat()
+        self._pass_times.stop()
+        own = self._own_figures(loss)
         self._gradients.reduce()
         here.add_up(loss)
         figures = torch.stack([loss, clip_gradients(self.model, objective.optim.clip_norm)])
         sums = self._flags_on_device(flags)
+        num_times = 0
+        if shares_times and self._pass_times.is_enabled:
+            times = self._pass_times.share()
+            num_times = len(times)
+            sums = torch.cat([sums, times])
+        repeatable: _Repeatable | None = None
         if self._failed is not None:
             failed = self._failed + ~figures.isfinite().all()
             sums = torch.cat([sums, failed[None]])
+            repeatable = _Repeatable(step, num_targets, own)
         here.add_up(sums)
         if self._failed is not None:
             # The optimizers read the flag, so the tensor stays the same one.
@@ -275,7 +333,7 @@ class Trainer:
         figures = torch.cat([figures, sums])
         runtime.flush()
         previous = self._launched
-        self._launched = _Launched(number, lr, figures)
+        self._launched = _Launched(number, lr, figures, num_times, repeatable)
         if self._failed is None:
             self.settle()  # before the optimizers change the weights
         for optimizer in self.optimizers:
@@ -286,6 +344,17 @@ class Trainer:
         self.has_stepped = True
         if previous is not None:
             self._read(previous)
+
+    def _own_figures(self, loss: Tensor) -> Tensor:
+        """Return this process's own loss and first gradient of a step, before both are added up.
+
+        A single process needs no evidence against it, and its loss is known anyway.
+        """
+        if self._first_gradient is None:
+            return self._no_flags
+        self._first_gradient.read()
+        gradient = self._first_gradient.value
+        return torch.stack([loss] if gradient is None else [loss, gradient])
 
     def _flags_on_device(self, flags: Flags) -> Tensor:
         """Return flags as a new tensor on the device."""
@@ -304,8 +373,11 @@ class Trainer:
         Returns:
             Sum of the losses of the pack's targets, () fp32 without a gradient.
         """
-        with torch.autocast(
-            self.here.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16
+        with (
+            torch.autocast(
+                self.here.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16
+            ),
+            self._pass_times.measuring("forward"),
         ):
             loss_sum = self.objective.loss_sum(self.model, pack)
         (loss_sum * factor).backward()
@@ -316,13 +388,17 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = lr
 
-    def _seed_dropout(self, pack_index: int) -> None:
+    def _seed_dropout(self, number: int, pack_index: int) -> None:
         """Make dropout a function of the run's seed, the step, and the index of a pack in the step.
 
         A resumed run draws the same numbers with any number of processes, and checkpoints need no state of
         the generator. Layers have no dropout, so recomputed layers draw no numbers.
+
+        Args:
+            number: number of the step, from 1 on.
+            pack_index: index of the pack in the step.
         """
-        seed = hash64(DROPOUT_SALT, self.config.train.seed, self.progress.step, pack_index)
+        seed = hash64(DROPOUT_SALT, self.config.train.seed, number - 1, pack_index)
         self.runtime.seed(int(seed[0] >> np.uint64(1)))  # torch takes 63 bits
 
     def settle(self) -> StepResult | None:
@@ -333,6 +409,7 @@ class Trainer:
 
         Raises:
             NonFiniteLossError: at every call, if this step or an earlier one was not finite.
+            SickHardwareError: likewise, if a repetition of the step blames the hardware.
         """
         if self._launched is not None:
             self._read(self._launched)
@@ -340,16 +417,58 @@ class Trainer:
         return self._result
 
     def _read(self, launched: _Launched) -> None:
-        loss, norm, stop, written, failed, *not_finite = launched.figures(self.here)
-        self.flag_counts = FlagCounts(launched.number, round(stop), round(written), round(failed))
-        if any(not_finite) or not (math.isfinite(loss) and math.isfinite(norm)):
-            raise NonFiniteLossError(
-                f"step {launched.number}: loss {loss}, gradient norm {norm} at learning rate "
-                f"{launched.learning_rate:.3g}; the weights were not touched. Lower "
-                f"{self.objective.lr_field} or lengthen optim.warmup_steps, then start the same command again"
-            )
+        values = launched.figures(self.here)
+        loss, norm, *flags = values[: 2 + len(NO_FLAGS)]
+        after_flags = values[2 + len(NO_FLAGS) :]
+        times = after_flags[: launched.num_times]
+        not_finite = after_flags[launched.num_times :]
+        if times:
+            self.pass_times = self._pass_times.of_sum(times)
+        self.flag_counts = FlagCounts(launched.number, *map(round, flags))
+        if self._fault is None and (any(not_finite) or not are_finite([loss, norm])):
+            figures = StepFigures(launched.number, loss, norm, launched.learning_rate)
+            own: OwnFigures | None = None
+            if launched.repeatable is not None:
+                own = self._repeat(launched.number, launched.repeatable)
+            self._fault = fault_of(figures, own, self.here, self.objective.lr_field)
+        if self._fault is not None:
+            raise self._fault
         self._result = StepResult(loss, norm, launched.learning_rate)
         self.progress.loss_sum += loss
+
+    def _repeat(self, number: int, repeatable: _Repeatable) -> OwnFigures:
+        """Repeat a step's passes on this process alone, and return its own figures.
+
+        Afterwards, the run must end.
+
+        Args:
+            number: number of the step.
+            repeatable: what the repetition needs.
+        """
+        here = self.here
+        runtime = self.runtime
+        was_finite = are_finite(repeatable.own.tolist())
+        beat("repeating a step that is not finite", slow=True)
+        self._recorded = None  # its memory is needed
+        self._pass_times.stop()
+        try:
+            bare(self.model).select_kernels(frozenset(), self.dtype)
+            self._gradients.begin()
+            bare(self.model).weights_changed()
+            factor = here.world_size / repeatable.num_targets
+            loss = torch.zeros((), device=here.device)
+            with deterministic(), alone(self.model) as gradients_are_finite:
+                for index, host in enumerate(repeatable.step.packs):
+                    self._seed_dropout(number, pack_index=index * here.world_size + here.rank)
+                    pack = self.objective.pack(host, self.shape, runtime.packs_on)
+                    loss += self._launch_pass(runtime.place(pack), factor)
+                is_finite = are_finite([loss.item()]) and gradients_are_finite()
+        except (
+            Exception
+        ) as error:  # of any of the operations; the step's own error is reported anyway
+            text = " ".join(str(error).split())[:MAX_PROBLEM_CHARS]
+            return OwnFigures(was_finite, False, f"{type(error).__name__}: {text}")
+        return OwnFigures(was_finite, is_finite)
 
     def release(self) -> None:
         """Free the model and the optimizers. Afterwards, only the progress may be used."""

@@ -56,6 +56,8 @@ _GAUGES = {
     "checkpoint_write_seconds": "Time from the last save until its checkpoint was complete, during training",
     "max_steps": "Optimizer steps of the whole run",
     "processes": "Number of processes that train",
+    "pass_seconds": "Median over the processes of the time of a pack without waiting for others",
+    "slowest_pass_ratio": "Longest time of a pack of any process over the median",
     "peak_flops_per_second": "Peak bf16 rate of all GPUs together, from their data sheet",
 }
 _COUNTERS = {
@@ -79,8 +81,14 @@ _GAUGES_BY_LOG_NAME = {
     "residues": "run_residues",
     "seconds": "run_seconds",
     "peak_memory_bytes": "peak_memory_bytes",
+    "pass_seconds": "pass_seconds",
+    "slowest_pass_ratio": "slowest_pass_ratio",
 }
 """Gauges of the values that the run's log has for a training step."""
+_SLOW = "slow_process_ratio"
+_SLOW_TEXT = "Time of a pack over the median, of a process that has been slow for minutes"
+_PLACE = ("process", "node", "gpu")
+"""Further labels of a slow process."""
 TimedPart = Literal["step", "data_wait", "checkpoint_stall", "memory_state_stall", "evaluation"]
 """Parts of a training with a metric of their duration."""
 
@@ -130,6 +138,9 @@ class TrainingMetrics:
             self._metrics[name] = self._create(self._client.Summary, name, text).labels(
                 **self._labels
             )
+        self._slow = self._client.Gauge(
+            f"{_PREFIX}{_SLOW}", _SLOW_TEXT, (*self._labels, *_PLACE), registry=self.registry
+        )
         self._set("max_steps", max_steps)
         self._set("processes", processes)
         self._set("peak_flops_per_second", peak_flops)
@@ -203,6 +214,23 @@ class TrainingMetrics:
         """Publish that the checkpoint of ``step`` is complete, ``seconds`` after its save began."""
         self._set("checkpoint_step", step)
         self._set("checkpoint_write_seconds", seconds)
+
+    def slow_process(self, process: int, node: str, gpu: str, ratio: float | None) -> None:
+        """Publish that a process is slow.
+
+        Args:
+            process: number of the process.
+            node: name of its node.
+            gpu: number of its GPU on the node; empty without a GPU.
+            ratio: time of its packs over the median; None if it is slow no longer.
+        """
+        if not self._metrics:
+            return
+        values = (*self._labels.values(), str(process), node, gpu)
+        if ratio is None:
+            self._slow.remove(*values)
+        else:
+            self._slow.labels(*values).set(ratio)
 
     def timing(self, part: TimedPart) -> AbstractContextManager[object]:
         """Measure the duration of a block."""

@@ -190,6 +190,15 @@ def _training_rules() -> list[Rule]:
             "time",
             action="save less often, or give the file system more throughput",
         ),
+        _alert(
+            "SlowProcess",
+            # The trainer publishes a process once it has been slow for three minutes.
+            f"max by ({run}, process, node, gpu) (esm2_training_slow_process_ratio) > 0",
+            summary="process {{ $labels.process }} of run {{ $labels.run }}, on node {{ $labels.node }} "
+            "{{ with $labels.gpu }}with GPU {{ . }} {{ end }}takes {{ $value | humanize }} times as long as "
+            "the median, and all others wait for it",
+            action="docs/runbook.md describes how to examine the GPU and replace the node",
+        ),
     ]
 
 

@@ -110,6 +110,14 @@ def training(scheduler: Scheduler) -> Model:
                     unit="bytes",
                     about="Highest amount so far that torch has allocated on the first GPU.",
                 ),
+                _each(
+                    "Slowest process",
+                    _latest("slowest_pass_ratio"),
+                    minimum=1,
+                    warn_above=1.1,
+                    about="Longest time of a pack of any process over the median, without waiting for "
+                    "others. A process above 1.1 for three minutes raises an alert.",
+                ),
             ),
             "Learning": (
                 Panel("Loss", losses, minimum=None),

@@ -87,6 +87,7 @@ XID = "DCGM_FI_DEV_XID_ERRORS"
 GPU_0 = {"gpu": "0", "Hostname": BUSY, **NODE}
 UP = series("up", "1x240", job="prometheus", instance="head")
 STEPS = "esm2_training_step_seconds_count"
+SLOW = "esm2_training_slow_process_ratio"
 CASES = [
     # One node computes, the other waits: its alert comes after two hours, and ends with work.
     case(
@@ -311,5 +312,36 @@ CASES = [
         ],
         "CheckpointsHoldUpTraining",
         {"80m": [{**TRAINING, "says": "run run waits for checkpoints 20% of the time"}]},
+    ),
+    # A process with a GPU and one without, until they are slow no longer.
+    case(
+        [
+            series(SLOW, "_x10 1.43x20 stale", process="9", node=BUSY, gpu="3", **TRAINING),
+            series(SLOW, "_x40 1.2x20 stale", process="1", node=BUSY, gpu="", **TRAINING),
+        ],
+        "SlowProcess",
+        {
+            "9m": [],
+            "15m": [
+                {
+                    **TRAINING,
+                    "process": "9",
+                    "node": BUSY,
+                    "gpu": "3",
+                    "says": f"process 9 of run run, on node {BUSY} with GPU 3 takes 1.43 times as long as "
+                    "the median, and all others wait for it",
+                }
+            ],
+            "35m": [],
+            "45m": [
+                {
+                    **TRAINING,
+                    "process": "1",
+                    "node": BUSY,
+                    "says": f"process 1 of run run, on node {BUSY} takes 1.2 times as long as the median, "
+                    "and all others wait for it",
+                }
+            ],
+        },
     ),
 ]

@@ -109,10 +109,13 @@ def training() -> str:
         "residues",
         "seconds",
         "peak_memory_bytes",
+        "pass_seconds",
+        "slowest_pass_ratio",
     )
     metrics.logged(dict.fromkeys(names, 1.0))
     metrics.evaluated(1.0)
     metrics.saved(3, seconds=1.0)
+    metrics.slow_process(9, "node", "3", 1.4)
     return generate_latest(metrics.registry).decode()
 
 

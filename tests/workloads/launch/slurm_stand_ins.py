@@ -43,6 +43,9 @@ else:
     step = steps.pop(0)
     with open(here + "/steps", "w") as file:
         json.dump(steps, file)
+    for name, text in step.get("files", {{}}).items():
+        with open(name, "w") as file:
+            file.write(text)
     if "wait" in step:
         open(here + "/started", "w").close()
         while not os.path.exists(here + "/stopped"):

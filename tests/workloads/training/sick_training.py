@@ -75,7 +75,7 @@ def spoilt(sickness: Sickness, rank: int) -> Iterator[None]:
         is_again = tokens is not None and torch.equal(tokens, pack.tokens)
         found: Tensor = plain(objective, model, pack)
         if rank in sickness.ranks and (is_first or (is_again and sickness.again)):
-            found = _Spoilt.apply(found)  # type: ignore[no-untyped-call]
+            found = _Spoilt.apply(found)
         return found
 
     with mock.patch.object(Pretraining, "loss_sum", loss_sum):

@@ -57,7 +57,7 @@ def train_with_a_sleeper(run_file: Path, settings: str) -> None:
     with processes() as here:
         os.environ["SLURMD_NODENAME"] = f"node-{here.rank}"
         if here.rank == SLOW_RANK:
-            PackedLayer.forward = slow_forward  # type: ignore[method-assign]
+            PackedLayer.forward = slow_forward  # type: ignore[method-assign, assignment]
         for kind, (mode, kernels) in KINDS.items():
             overrides = [f"name={kind}", mode, f"train.max_steps={NUM_STEPS}", *settings.split()]
             with (

@@ -42,7 +42,7 @@ def test_a_process_is_named_once_it_was_slow_for_three_minutes() -> None:
     found = looked_at(*[(1.0, 1.0, 1.4, 1.0)] * 6)
     assert [named(one) for one in found] == [[], [], [], [2], [], []]
     (slow,) = found[3].slow
-    assert (slow.ratio, slow.seconds) == (pytest.approx(1.4), 180.0)
+    assert slow.ratio == pytest.approx(1.4) and slow.seconds == 180
 
 
 def test_a_process_that_catches_up_is_not_named() -> None:
@@ -106,7 +106,7 @@ def test_another_answer_describes_no_gpu(answer: str) -> None:
 def test_a_node_has_the_schedulers_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in place.NODE_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(place.socket, "gethostname", lambda: "pod-1")
+    monkeypatch.setattr("socket.gethostname", lambda: "pod-1")
     assert node_name() == "pod-1"
     monkeypatch.setenv("NODE_NAME", "hyperpod-i-1")
     assert node_name() == "hyperpod-i-1"

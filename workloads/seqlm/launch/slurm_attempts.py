@@ -36,7 +36,7 @@ class State:
     kept: dict[str, str] = field(default_factory=dict)
     """Nodes that may be faulty, each with the node that is left out instead (``network_check.blame``)."""
     excluded: tuple[str, ...] = ()
-    """Nodes that failed a check, or caused two hangs."""
+    """Nodes that failed a check, caused two hangs, or were reported as unfit by the run."""
     suspects: tuple[str, ...] = ()
     """Nodes that caused a hang since that progress."""
 

@@ -8,6 +8,8 @@
   a new checkpoint, or another part of the table of an inference.
 * If a node fails a check, it is excluded, and the job is requeued.
 * After a hang, the job is requeued. A node that causes a second hang is excluded.
+* If the run reports a node as unfit (``train.exclude_unfit_nodes``) and the partition has another one, the
+  step is stopped, the node is excluded, and the job is requeued.
 * If a node is lost, Slurm itself requeues the job.
 """
 
@@ -22,6 +24,7 @@ from types import FrameType
 
 from seqlm.runs.stages import STAGES
 from seqlm.training.command_line import STOPPED_BY_SIGNAL, USAGE_ERROR
+from seqlm.training.health.unfit_nodes import forget_unfit, unfit_nodes
 from seqlm.training.memory.job_folder import path_of
 
 from .hang_report import Observed, blame, report
@@ -72,6 +75,10 @@ class Supervisor:
         self.state: State = read_state(self.folder)
         self.stop: signal.Signals | None = None
         """Signal that stops the job, once it has come."""
+        self.unfit: dict[str, str] = {}
+        """Nodes that the run has reported as unfit, with the reasons."""
+        self.leaves_unfit = False
+        """Whether the job continues without these nodes."""
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
             signal.signal(number, self._on_signal)
 
@@ -118,6 +125,10 @@ class Supervisor:
                 return self._on_bad_nodes(verdict)
             if hung:
                 return self._requeue("it hung")
+            if status:  # the run may have ended at once
+                self._look_for_unfit()
+            if self.leaves_unfit and (status or stopped(self.folder, name)):
+                return self._leave_unfit()
             if status == 0:
                 say(f"done: {self.job.output or self.job.run_dir}")
                 return 0
@@ -148,6 +159,9 @@ class Supervisor:
 
     def _attempt(self, name: str, options: str) -> int:
         """Prepare the data if they are missing, run the stage, and return its exit status."""
+        self.unfit = {}
+        self.leaves_unfit = False
+        forget_unfit(Path(self.job.run_dir))
         arguments = stage_arguments(self.job, self.folder)
         lacks_data = bool(self.job.data_manifest) and not Path(self.job.data_manifest).exists()
         if self.stage.one_process or lacks_data:
@@ -164,14 +178,38 @@ class Supervisor:
         )
 
     def _run_step(self, command: list[str]) -> int:
-        """Run a step to its end, and repeat the signal if the job is to stop. Return the exit status."""
+        """Run a step to its end, and repeat the signal if it is to stop. Return the exit status."""
         process = subprocess.Popen(command, cwd=self.job.work_folder, stdin=subprocess.DEVNULL)
         while True:
             try:
                 return process.wait(SECONDS_BETWEEN_SIGNALS)
             except subprocess.TimeoutExpired:
-                if self.stop is not None:
+                if self.stop is None:
+                    self._look_for_unfit()
+                if self.stop is not None or self.leaves_unfit:
                     self._signal_steps()
+
+    def _look_for_unfit(self) -> None:
+        """Decide whether the job continues without the nodes that the run has reported as unfit."""
+        reported = unfit_nodes(Path(self.job.run_dir))
+        new = {node: reason for node, reason in reported.items() if node not in self.unfit}
+        if not new:
+            return
+        self.unfit |= new
+        for node, reason in new.items():
+            say(f"node {node} is not fit: {reason}")
+        others = self._existing_nodes() - {*self.state.excluded, *self.unfit}
+        self.leaves_unfit = len(others) >= self.job.min_nodes
+        if not self.leaves_unfit:
+            say(
+                f"it stays in use: the partition has only {len(others)} others, the job needs {self.job.min_nodes}"
+            )
+
+    def _leave_unfit(self) -> int:
+        """Exclude the nodes that the run has reported as unfit, and requeue the job."""
+        say(f"left out from now on: {', '.join(sorted(self.unfit))}")
+        self.state.excluded = tuple(sorted({*self.state.excluded, *self.unfit}))
+        return self._requeue("the run has reported unfit hardware")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # A time limit must not overwrite a cancellation.
@@ -283,27 +321,34 @@ class Supervisor:
             self._exclude_nodes()
         return 0
 
+    @staticmethod
+    def _existing_nodes() -> set[str]:
+        """Return the names of the nodes of the job's partition."""
+        command = ("sinfo", "--noheader", "--Node", "--format=%N", f"--partition={_partition()}")
+        return set((insist(*command) or "").split())
+
     def _exclude_nodes(self) -> None:
         """Make the requeued job start without the excluded nodes, or later if too few others are left.
 
         In the second case the nodes are allowed again. Otherwise the job would wait for ever if an excluded
         node is repaired and keeps its name, or was not the cause.
         """
-        partition = os.environ["SLURM_JOB_PARTITION"]
-        listed = (
-            insist("sinfo", "--noheader", "--Node", "--format=%N", f"--partition={partition}") or ""
-        )
-        existing = set(listed.split())
+        existing = self._existing_nodes()
         # Slurm rejects a list with a node that was replaced meanwhile and has another name now.
         names = sorted(existing.intersection(self.state.excluded))
         changes = [f"ExcNodeList={','.join(names)}"]
         if len(existing) - len(names) < self.job.min_nodes:
             say(
-                f"without {', '.join(names)} too few nodes are left in partition {partition}: it starts "
+                f"without {', '.join(names)} too few nodes are left in partition {_partition()}: it starts "
                 f"again in {WAIT_MINUTES} minutes, for nodes may have been replaced by then"
             )
             changes = ["ExcNodeList=", f"StartTime=now+{WAIT_MINUTES}minutes"]
         insist("scontrol", "update", f"JobId={self.job_id}", *changes)
+
+
+def _partition() -> str:
+    """Return the name of the job's partition."""
+    return os.environ["SLURM_JOB_PARTITION"]
 
 
 def say(text: str) -> None:

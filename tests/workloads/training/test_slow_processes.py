@@ -29,7 +29,7 @@ MINUTE = 60.0
 
 
 def looked_at(*seconds: tuple[float, ...], every: float = MINUTE) -> list[Changes]:
-    """What changes with the times of processes, given at equal distances."""
+    """Changes with the times of processes, given at equal distances."""
     slow = SlowProcesses()
     return [slow.update(SharedTimes(index * every, one)) for index, one in enumerate(seconds)]
 

@@ -202,7 +202,8 @@ class Supervisor:
         self.leaves_unfit = len(others) >= self.job.min_nodes
         if not self.leaves_unfit:
             say(
-                f"it stays in use: the partition has only {len(others)} others, the job needs {self.job.min_nodes}"
+                f"it stays in use: the partition has only {len(others)} others, the job needs "
+                f"{self.job.min_nodes}"
             )
 
     def _leave_unfit(self) -> int:

@@ -60,7 +60,7 @@ DROPOUT_SALT = 0x64726F70
 
 @dataclass(frozen=True)
 class _Repeatable:
-    """What is needed to repeat a step on this process alone, and its own figures."""
+    """Input of a step, from which this process can repeat it alone, and its own figures."""
 
     step: StepPacks
     num_targets: Tensor
@@ -90,7 +90,7 @@ class _Launched:
         figures: loss, gradient norm, sums of the flags, times of all processes if they are shared and, if the
             run has a failure flag, the flag.
         num_times: number of elements of the times.
-        repeatable: what a repetition of the step needs; None if it cannot be repeated.
+        repeatable: input for a repetition of the step; None if it cannot be repeated.
     """
 
     def __init__(
@@ -273,7 +273,7 @@ class Trainer:
         Raises:
             NonFiniteLossError: if the previous step was not finite; without a failure flag, if this one is
                 not.
-            SickHardwareError: likewise, if a repetition of the step blames the hardware.
+            SickHardwareError: under the same conditions, if a repetition of the step blames the hardware.
         """
         here = self.here
         objective = self.objective
@@ -409,7 +409,7 @@ class Trainer:
 
         Raises:
             NonFiniteLossError: at every call, if this step or an earlier one was not finite.
-            SickHardwareError: likewise, if a repetition of the step blames the hardware.
+            SickHardwareError: under the same conditions, if a repetition of the step blames the hardware.
         """
         if self._launched is not None:
             self._read(self._launched)
@@ -443,7 +443,7 @@ class Trainer:
 
         Args:
             number: number of the step.
-            repeatable: what the repetition needs.
+            repeatable: input of the step.
         """
         here = self.here
         runtime = self.runtime

@@ -13,7 +13,7 @@ from seqlm.training.processes import Processes
 NODE_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
 """Environment variables with the node's name on Slurm and, by our manifests, on Kubernetes."""
 _QUERY = ("index", "serial", "clocks.sm", "clocks.max.sm", "temperature.gpu")
-"""Properties that nvidia-smi is asked for, in the order of the fields of ``GpuState``."""
+"""Properties that nvidia-smi prints, in the order of the fields of ``GpuState``."""
 _UNKNOWN = "[N/A]"
 """Text of nvidia-smi for what a GPU does not report, such as the serial number of some boards."""
 
@@ -70,7 +70,7 @@ class Place:
 
 
 def place_of(here: Processes) -> Place:
-    """Return the place of this process. nvidia-smi is asked about its GPU, for at most ten seconds."""
+    """Return the place of this process. nvidia-smi has ten seconds to print the state of its GPU."""
     gpu = gpu_state(here.device) if here.device.type == "cuda" else None
     return Place(here.rank, node_name(), gpu)
 

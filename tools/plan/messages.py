@@ -10,7 +10,8 @@ The counts follow the trainer (``seqlm/training/trainer.py``, ``parallel.py``) a
   the forward to the backward pass. After each backward pass, gradients are scattered in fp32.
 * HSDP also all-reduces the scattered gradients between its replicas, in the last micro-batch of a step.
 * A few numbers are added up: the number of targets, the loss, with FSDP2 the norm of each gradient, and the
-  flags of a failure and of what ends or saves a run.
+  flags of a failure and of what ends or saves a run. With the flags, a logged step also sends four bytes per
+  process, which are not counted.
 
 FSDP2 pads the first dimension of each parameter to a multiple of the number of shards, and what it pads is
 sent, too. The tests count the messages of real steps and compare them with these.

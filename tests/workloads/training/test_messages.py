@@ -88,10 +88,12 @@ def test_a_step_sends_what_the_plan_expects(name: str, prepared: Path, tmp_path:
     world_size = run.num_processes
     model = save_tiny_model(tmp_path / "model", tiny_config(LAYERS, run.width))
     run_file = write_run_file(tmp_path, prepared, model)
-    config = load_config(run_file, run.settings.split())
+    # A logged step also sends the times of all processes.
+    settings = f"{run.settings} train.log_every_steps=100"
+    config = load_config(run_file, settings.split())
     log = tmp_path / "processes.log"
     target = partial(record_messages, keeps_gradients=run.keeps_gradients)
-    with forked(world_size, target, run_file, run.settings, log=log) as started:
+    with forked(world_size, target, run_file, settings, log=log) as started:
         assert started.ends(300) == [0] * world_size, started.output
     sent = expected(config, run)
     shards = config.parallel.shard_size or world_size

@@ -98,8 +98,8 @@ def trained(train_first: Callable[..., Path]) -> Trained:
     said: list[bool] = []
     step = Trainer.step
 
-    def counted(trainer: Trainer, *arguments: Any) -> StepResult:
-        result = step(trainer, *arguments)
+    def counted(trainer: Trainer, *arguments: Any, **options: Any) -> StepResult:
+        result = step(trainer, *arguments, **options)
         counts.append(Counts.now())
         slow.append(said[-1])
         return result

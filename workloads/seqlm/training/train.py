@@ -32,7 +32,6 @@ from .config import RunConfig
 from .device_runtime import COMPILE_CACHE
 from .hardware import peak_flops
 from .health.faults import SickHardwareError
-from .health.unfit_nodes import forget_unfit
 from .health.watch import HardwareWatch
 from .heartbeat import STARTED, beat
 from .kernels import KERNELS_FIELD, listed
@@ -102,7 +101,6 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         if saved is not None:
             _log_changes(log, trainer, saved)
         metrics = _metrics(trainer, lost_steps)
-        here.first_does(partial(forget_unfit, run_dir))
         reports_nodes = config.train.exclude_unfit_nodes
         watch = HardwareWatch(here, log, metrics, run_dir, reports_nodes=reports_nodes)
         status: RunStatus = "FAILED"

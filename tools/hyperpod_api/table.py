@@ -88,7 +88,7 @@ REQUESTS: Mapping[str, Entries] = {
         f"{_ACCOUNTING}.Endpoint": fixed(_DATABASE),
         f"{_ACCOUNTING}.Port": fixed(_DATABASE),
         f"{_ACCOUNTING}.SecretArn": fixed(_DATABASE),
-        f"{_ACCOUNTING}.Name": left_out("the service's default"),
+        f"{_ACCOUNTING}.Name": field("accounting_database.schema_name"),
         "NodeRecovery": field("node_recovery"),
         "NodeProvisioningMode": field("continuous_provisioning"),
         "TieredStorageConfig": left_out("checkpoints are written to Lustre, not to memory"),

@@ -85,6 +85,10 @@ class Kubernetes(Section):
     pod_metadata_access: bool = False
     """Whether pods may reach the instance metadata service, which gives the node's credentials to any pod. By
     default, a network policy and firewall rules block it. Set true only while a pod fails without it."""
+    images: Literal["internet", "image_repository"] = "internet"
+    """Source of the images of device plugins, Kubeflow's operator and the collector of metrics: the
+    publishers' registries, or the cluster's image repository. The repository is for networks without internet
+    access: deploy EksStorageStack, run `make mirror-downloads`, then deploy the rest."""
     role: Annotated[str, forms.field(forms.ROLE, max_length=2048)] | None = None
     """Existing IAM role of the control plane, which the stacks never change. Null creates one. Fixed at
     creation."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import instance_type
+from manifests.public_images import needed_images, takes_copies
 
 TYPE_LABEL = "node.kubernetes.io/instance-type"
 HEALTH_TOLERATION = {
@@ -32,12 +33,16 @@ DISABLED_PARTS = (
 _GPU_TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
 
-def chart_values(cluster: EksCluster) -> dict[str, Any]:
+def chart_values(cluster: EksCluster, repository: str) -> dict[str, Any]:
     """Return the values of the chart in ``manifests/charts.json``; docs/charts.md describes its parts.
 
     The chart's lists of instance types are replaced by those of this cluster. The chart's list for the EFA
     plugin contains types without EFA, on which the plugin fails repeatedly. It also lacks newer types, which
     would have no EFA (sagemaker-hyperpod-cli, issue 367 and pull request 380).
+
+    Args:
+        cluster: cluster of the chart.
+        repository: address of the cluster's image repository, from which nodes may pull the chart's images.
     """
     types = {
         group.instance_type: instance_type(group.instance_type) for group in cluster.instance_groups
@@ -47,7 +52,7 @@ def chart_values(cluster: EksCluster) -> dict[str, Any]:
     efa = [name for name, found in types.items() if found.num_efa]
     on_gpu_nodes = {"key": TYPE_LABEL, "operator": "In", "values": gpu}
     disabled = {name: {"enabled": False} for name in DISABLED_PARTS}
-    return {
+    values: dict[str, Any] = {
         "trainingOperators": {"enabled": cluster.training_operator == "kubeflow"},
         "health-monitoring-agent": {"enabled": True, "region": cluster.region},
         "deep-health-check": {"enabled": True},
@@ -72,6 +77,12 @@ def chart_values(cluster: EksCluster) -> dict[str, Any]:
         },
         **disabled,
     }
+    if takes_copies(cluster):
+        for image in needed_images(cluster):
+            if image.chart_part is not None:
+                part = values.setdefault(image.chart_part, {})
+                part["image"] = {"repository": repository, "tag": image.pinned_tag}
+    return values
 
 
 def neuron_tolerations(cluster: EksCluster) -> list[dict[str, str]]:

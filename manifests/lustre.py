@@ -10,13 +10,9 @@ from types import MappingProxyType
 from config.resource_names import LUSTRE_CLAIM, LUSTRE_STORAGE_CLASS, TRAINING_UID
 from config.studio import STUDIO_FOLDER
 from manifests.objects import SYSTEM_NAMESPACE, Object, kubernetes_object
+from manifests.public_images import AWS_CLI, SHELL
 
 DRIVER = "fsx.csi.aws.com"
-SHELL_IMAGE = (
-    "public.ecr.aws/docker/library/busybox:1.37.0@sha256:"
-    "bdf57e528e45e4433820e045b29b4597825a1c9e38353532d90a01445013f82e"
-)
-"""Docker's official image in Amazon ECR Public, by the digest of all architectures."""
 FOLDER_JOB = "lustre-folders"
 """Beginning of the names of the jobs that create folders of namespaces."""
 HYPERPOD_NODES = {"sagemaker.amazonaws.com/compute-type": "hyperpod"}
@@ -25,14 +21,6 @@ STUDIO_JOBS = "studio-partitions"
 """Name of the job that creates and removes folders for Studio, and of its service account."""
 STUDIO_PROGRAM = Path(__file__).parents[1] / "lifecycle" / "slurm" / "studio" / "partitions.py"
 """Program of that job, the same as on Slurm's controller."""
-STUDIO_IMAGE = (
-    "public.ecr.aws/aws-cli/aws-cli:2.37.4@sha256:"
-    "fdd8d1fcbea9c371678dee5a40df8b178c7a781b4586605756ee28114c97ead6"
-)
-"""AWS's own image of the AWS CLI, by the digest of all architectures.
-
-It contains the Python 3.9 of Amazon Linux 2023's package manager, on which the program runs.
-"""
 EVERY_MINUTES = 5
 """Interval of the job."""
 SECONDS_PER_RUN = 1800
@@ -128,7 +116,7 @@ def folder_job(
     owner = f"{TRAINING_UID}:{TRAINING_UID}"
     container = {
         "name": "folders",
-        "image": SHELL_IMAGE,
+        "image": SHELL.reference,
         "command": ["sh", "-euc"],
         # The owner of the contents stays unchanged, because an existing folder may contain terabytes.
         "args": [f"mkdir -p {folders} && chown {owner} {folders} && chmod 0750 {folders}"],
@@ -219,7 +207,7 @@ def _studio_spec(command: str, arguments: Sequence[str], *, service_account: str
     root = f"/{STUDIO_FOLDER}"
     container = {
         "name": "partitions",
-        "image": STUDIO_IMAGE,
+        "image": AWS_CLI.reference,
         "command": ["python3", f"/program/{STUDIO_PROGRAM.name}"],
         "args": [command, "--root", root, *arguments],
         "env": [{"name": "HOME", "value": "/tmp"}, {"name": "AWS_PAGER", "value": ""}],

@@ -12,15 +12,11 @@ from collections.abc import Sequence
 from config.eks_cluster import EksCluster
 from config.resource_names import job_namespaces
 from manifests.objects import RBAC, Object, kubernetes_object, namespace_of
+from manifests.public_images import PROMETHEUS
 
 NAME = "training-metrics"
 """Name of all objects."""
 NAMESPACE = NAME
-IMAGE = (
-    "quay.io/prometheus/prometheus:v3.5.0@sha256:"
-    "63805ebb8d2b3920190daf1cb14a60871b16fd38bed42b857a3182bc621f4996"
-)
-"""Image for all architectures, in the version of Slurm's controller (lifecycle/slurm/downloads.json)."""
 CONFIG_FILE = "prometheus.yml"
 PORT = 9090
 USER = 65534
@@ -133,7 +129,7 @@ def _deployment(digest: str) -> Object:
     }
     container = {
         "name": "prometheus",
-        "image": IMAGE,
+        "image": PROMETHEUS.reference,
         "args": [
             "--agent",
             f"--config.file={_CONFIG_FOLDER}/{CONFIG_FILE}",

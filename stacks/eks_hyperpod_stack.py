@@ -74,7 +74,12 @@ class EksHyperPodStack(Stack):
         assert storage.lustre, "a rule of cluster files requires it"
         lustre = storage.lustre
         kubernetes = KubernetesCluster(
-            self, "Kubernetes", settings=cluster, network=network, key=key
+            self,
+            "Kubernetes",
+            settings=cluster,
+            network=network,
+            key=key,
+            image_repository=storage.image_repository.repository_uri,
         )
         exists = kubernetes.is_existing
         if not (cluster.kubernetes.access or exists):

@@ -6,6 +6,7 @@ from aws_cdk import CfnOutput, RemovalPolicy, Stack
 from aws_cdk import aws_s3 as s3
 
 from config.cluster import Cluster
+from config.eks_cluster import EksCluster
 from config.resource_names import ResourceNames, artifact_bucket
 from config.slurm_cluster import SlurmCluster
 from config.storage import Removal
@@ -19,6 +20,7 @@ from constructs.storage.file_systems import DataAssociation, HomeFileSystem, Lus
 from constructs.storage.image_repository import ImageRepository
 from constructs.storage.private_bucket import access_log_bucket, private_bucket, removal_policy
 from constructs.vpc.network import Network
+from manifests.public_images import PUBLIC_IMAGES, takes_copies
 
 
 class StorageStack(Stack):
@@ -112,8 +114,13 @@ class StorageStack(Stack):
                 # The association is useful only while both the file system and the bucket exist.
                 removal=removal_policy("retain" if both_are_retained else "destroy"),
             )
+        takes_images = isinstance(cluster, EksCluster) and takes_copies(cluster)
         images = ImageRepository(
-            self, "TrainingImage", repository_name=names.image_repository, key=self.key
+            self,
+            "TrainingImage",
+            repository_name=names.image_repository,
+            key=self.key,
+            mirrored=[image.name for image in PUBLIC_IMAGES] if takes_images else [],
         )
         self.image_repository = images.repository
         self.alerts = None

@@ -1,6 +1,7 @@
-"""AWS services that nodes call, except S3; a closed network needs an endpoint for each."""
+"""AWS services, except S3, that nodes and EKS's installer call; a closed network needs their endpoints."""
 
-from config.cluster import Cluster
+from config.cluster import Cluster, NewVpc
+from config.eks_cluster import EksCluster
 
 _SAGEMAKER = "aws.sagemaker"
 """Prefix of a few services' names; all others begin with com.amazonaws."""
@@ -24,6 +25,8 @@ _WITH_TRACKING_SERVER = {"SageMakerMlflow": f"{_SAGEMAKER}.experiments"}
 _WITH_STUDIO = {"Sqs": "sqs", "SageMakerRuntime": "sagemaker.runtime"}
 # Nodes describe their EKS cluster, and pods fetch the credentials of their pod identity.
 _WITH_EKS = {"Eks": "eks", "EksAuth": "eks-auth"}
+# The functions that install charts and objects are in the VPC, and the first one invokes the others.
+_WITH_EKS_WITHOUT_INTERNET = {"Lambda": "lambda"}
 
 
 def endpoint_services(cluster: Cluster) -> dict[str, str]:
@@ -38,9 +41,17 @@ def endpoint_services(cluster: Cluster) -> dict[str, str]:
         services |= _WITH_TRACKING_SERVER
     if cluster.studio:
         services |= _WITH_STUDIO
-    if cluster.scheduler == "eks":
+    if isinstance(cluster, EksCluster):
         services |= _WITH_EKS
+        if _may_lack_internet(cluster):
+            services |= _WITH_EKS_WITHOUT_INTERNET
     return services
+
+
+def _may_lack_internet(cluster: EksCluster) -> bool:
+    """Return whether nodes of EKS work without internet access; in an existing VPC they may have it."""
+    has_nat = isinstance(cluster.network, NewVpc) and cluster.network.internet == "nat"
+    return cluster.kubernetes.images == "image_repository" and not has_nat
 
 
 def prefix_and_name(service: str) -> tuple[str, str]:

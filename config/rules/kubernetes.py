@@ -329,12 +329,13 @@ RULES = (
         "pods have no home directories; with scheduler: eks they use the Lustre file system",
         "remove it, and keep files below storage.lustre.mount_path",
     ),
-    # Images of operators and plugins are in registries without interface endpoints.
+    # The publishers' registries have no interface endpoints.
     EksRule(
-        "network.internet",
-        has_closed_network,
-        "with scheduler: eks nodes pull images of operators and plugins from registries on the internet",
-        "set nat",
+        "kubernetes.images",
+        lambda cluster: has_closed_network(cluster) and cluster.kubernetes.images == "internet",
+        "nodes in a closed network (network.internet: none) get images of plugins, operators and collector"
+        " only from the cluster's image repository",
+        "set image_repository, and run `make mirror-downloads` before nodes start; or internet: nat",
     ),
     # SageMaker developer guide, "Autoscaling on SageMaker HyperPod EKS", prerequisites.
     EksRule(

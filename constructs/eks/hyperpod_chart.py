@@ -1,6 +1,7 @@
 """HyperPod's Helm chart."""
 
-from dataclasses import dataclass
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,39 +10,22 @@ from aws_cdk import aws_eks_v2 as eks
 from aws_cdk import aws_s3_assets as s3_assets
 
 from config.eks_cluster import EksCluster
+from config.resource_names import ResourceNames
 from constructs import Construct
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.pod_role import PodRole
 from constructs.nodes.node_roles import cluster_log_statements
-from manifests.chart_values import HEALTH_TOLERATION, chart_values, neuron_tolerations
-from manifests.objects import SYSTEM_NAMESPACE
+from manifests.chart_patches import NAMESPACE, RELEASE, PodPatch, chart_patches
+from manifests.chart_values import chart_values
 
-RELEASE = "hyperpod-dependencies"
-OPERATOR = f"{RELEASE}-training-operators"
-"""Deployment of Kubeflow's training operator; the chart derives the name from the release."""
-OPERATOR_NAMESPACE = "kubeflow"
-NEURON_PLUGIN = "neuron-device-plugin-daemonset"
-"""DaemonSet of the chart's part neuron-device-plugin."""
-NAMESPACE = SYSTEM_NAMESPACE
-"""Namespace of the release (SageMaker developer guide, "Install packages using Helm").
-
-Most parts of the chart have a different namespace.
-"""
 AGENT_NAMESPACE = "aws-hyperpod"
 """Namespace of the chart's health monitoring agent."""
 HEALTH_AGENT = "health-monitoring-agent"
 """Service account of the chart's health monitoring agent (sagemaker-hyperpod-cli,
 helm_chart/HyperPodHelmChart/charts/health-monitoring-agent)."""
-
-
-@dataclass(frozen=True)
-class _PodPatch:
-    """Change of the pods of a part for which the chart has no values."""
-
-    construct_id: str
-    namespace: str
-    resource: str
-    pod_spec: dict[str, Any]
+DIGEST = "hyperpod-esm2/release"
+"""Annotation of patched objects with the digest of the release. An update of the release changes the patch,
+so that CloudFormation applies it again."""
 
 
 class HyperPodChart(Construct):
@@ -55,30 +39,33 @@ class HyperPodChart(Construct):
     ) -> None:
         super().__init__(scope, construct_id)
         agent = agent_role(self, kubernetes)
+        files = s3_assets.Asset(self, "Files", path=str(folder))
         chart = eks.HelmChart(
             self,
             "Chart",
             cluster=kubernetes.cluster,
-            chart_asset=s3_assets.Asset(self, "Files", path=str(folder)),
+            chart_asset=files,
             release=RELEASE,
             namespace=NAMESPACE,
             create_namespace=False,
             wait=False,
-            values=chart_values(kubernetes.settings),
+            values=chart_values(kubernetes.settings, kubernetes.image_repository),
         )
         # Pods read their credentials when they start.
         chart.node.add_dependency(agent)
-        for patch in _patches(kubernetes.settings):
-            # Restoring a field means setting the empty value of its type.
-            empty = {name: type(value)() for name, value in patch.pod_spec.items()}
+        digest = _digest(kubernetes.settings, files)
+        for patch in chart_patches(kubernetes.settings, kubernetes.image_repository):
             applied = eks.KubernetesPatch(
                 self,
                 patch.construct_id,
                 cluster=kubernetes.cluster,
-                resource_name=patch.resource,
+                resource_name=f"{patch.kind}/{patch.name}",
                 resource_namespace=patch.namespace,
-                apply_patch={"spec": {"template": {"spec": patch.pod_spec}}},
-                restore_patch={"spec": {"template": {"spec": empty}}},
+                apply_patch=_changes(patch, digest),
+                # Restoring a field means setting the empty value of its type.
+                restore_patch=_pods(
+                    {name: type(value)() for name, value in patch.pod_spec.items()}
+                ),
             )
             applied.node.add_dependency(chart)
 
@@ -98,29 +85,21 @@ def agent_role(scope: Construct, kubernetes: KubernetesCluster) -> PodRole:
     )
 
 
-def _patches(settings: EksCluster) -> list[_PodPatch]:
-    """Return the patches that the cluster needs; upgrades by Helm leave them in place."""
-    patches: list[_PodPatch] = []
-    if settings.training_operator == "kubeflow":
-        # Without the toleration, the operator waits while all nodes are in deep health checks
-        # (sagemaker-hyperpod-cli, pull request 449).
-        patches.append(
-            _PodPatch(
-                "OperatorTolerations",
-                namespace=OPERATOR_NAMESPACE,
-                resource=f"deployment/{OPERATOR}",
-                pod_spec={"tolerations": [HEALTH_TOLERATION]},
-            )
-        )
-    tolerations = neuron_tolerations(settings)
-    if tolerations:
-        # The plugin reads the instance metadata, which it can reach only from the node's network.
-        patches.append(
-            _PodPatch(
-                "NeuronPlugin",
-                namespace=NAMESPACE,
-                resource=f"daemonset/{NEURON_PLUGIN}",
-                pod_spec={"hostNetwork": True, "tolerations": tolerations},
-            )
-        )
-    return patches
+def _changes(patch: PodPatch, digest: str) -> dict[str, Any]:
+    """Return the patch, with a digest of the release if it must be applied after each upgrade."""
+    changes = _pods(patch.pod_spec)
+    if patch.overrides_chart:
+        changes["metadata"] = {"annotations": {DIGEST: digest}}
+    return changes
+
+
+def _pods(pod_spec: dict[str, Any]) -> dict[str, Any]:
+    return {"spec": {"template": {"spec": pod_spec}}}
+
+
+def _digest(settings: EksCluster, files: s3_assets.Asset) -> str:
+    """Return a hash that changes with every upgrade of the release: with the chart's files or values."""
+    # Values must have no tokens here, so the name stands for the address.
+    values = chart_values(settings, ResourceNames(settings).image_repository)
+    text = f"{files.asset_hash} {json.dumps(values, sort_keys=True)}"
+    return hashlib.sha256(text.encode()).hexdigest()

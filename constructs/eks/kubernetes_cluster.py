@@ -26,6 +26,7 @@ from constructs.policy.findings import acknowledge, acknowledge_kubectl
 from constructs.storage.log_group import log_group
 from constructs.vpc.network import Network
 from manifests.job_access import job_groups
+from manifests.public_images import takes_copies, with_copies
 
 INSTALLER_LOG_DAYS = 30
 """Days for which the installer's log is kept."""
@@ -63,10 +64,22 @@ class KubernetesCluster(Construct):
         settings: EksCluster,
         network: Network,
         key: kms.IKey | None,
+        image_repository: str,
     ) -> None:
+        """Create the control plane.
+
+        Args:
+            scope: parent construct.
+            construct_id: id within the parent.
+            settings: cluster file.
+            network: network of control plane and installer.
+            key: key of secrets and logs; None leaves their encryption to the services.
+            image_repository: address of the repository that has copies of images, if nodes pull them.
+        """
         super().__init__(scope, construct_id)
         self.settings = settings
         self.key = key
+        self.image_repository = image_repository
         existing = settings.kubernetes.existing
         self.is_existing = existing is not None
         """Whether the control plane, its add-ons and charts belong to others."""
@@ -254,8 +267,10 @@ class KubernetesCluster(Construct):
         """Create Kubernetes objects in their order, by one resource.
 
         Existing objects are taken over. Retained objects are deleted with the EKS cluster, unless it existed
-        before.
+        before. Images are copies from the cluster's repository, if the cluster file says so.
         """
+        if takes_copies(self.settings):
+            objects = with_copies(objects, self.image_repository)
         manifest = eks.KubernetesManifest(
             scope,
             construct_id,

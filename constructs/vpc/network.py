@@ -83,7 +83,7 @@ class Network(Construct):
                 route_table_ids=list(dict.fromkeys(self._route_table_ids())),
                 # Other networks have the service's default policy. With a route to the internet, a policy
                 # could not prevent writes, and in a shared VPC it would restrict other clients.
-                policy_document=_no_foreign_writes(self) if closed else None,
+                policy_document=_no_foreign_writes(self, cluster) if closed else None,
             )
         if network.interface_endpoints:
             clients: list[ec2.IPeer] = [self.security_group]
@@ -217,7 +217,7 @@ class Network(Construct):
         return group
 
 
-def _no_foreign_writes(scope: Construct) -> iam.PolicyDocument:
+def _no_foreign_writes(scope: Construct, cluster: Cluster) -> iam.PolicyDocument:
     """Return the policy of requests to S3 that leave a closed network.
 
     Identities of this account may do what their own policies allow. Other identities may only read: ECR's
@@ -227,15 +227,33 @@ def _no_foreign_writes(scope: Construct) -> iam.PolicyDocument:
     The policy refuses writes with credentials of other accounts, the simplest way to carry data out. It also
     refuses uploads by agents with credentials of their service. HyperPod documents no such uploads: its
     agents log to this account's CloudWatch.
+
+    The functions that install charts on EKS run in the VPC. They report to CloudFormation by an object in its
+    bucket, with an address that CloudFormation has signed.
     """
+    stack = Stack.of(scope)
+    reports: list[iam.PolicyStatement] = []
+    if isinstance(cluster, EksCluster):
+        # The bucket's name has the region without dashes (CloudFormation user guide, "Setting up VPC
+        # endpoints for AWS CloudFormation").
+        bucket = f"cloudformation-custom-resource-response-{cluster.region.replace('-', '')}"
+        reports.append(
+            iam.PolicyStatement(
+                sid="ReportToCloudFormation",
+                principals=[iam.AnyPrincipal()],
+                actions=["s3:PutObject"],
+                resources=[f"arn:{stack.partition}:s3:::{bucket}/*"],
+            )
+        )
     return iam.PolicyDocument(
         statements=[
+            *reports,
             iam.PolicyStatement(
                 sid="OwnIdentities",
                 principals=[iam.AnyPrincipal()],
                 actions=["s3:*"],
                 resources=["*"],
-                conditions={"StringEquals": {"aws:PrincipalAccount": Stack.of(scope).account}},
+                conditions={"StringEquals": {"aws:PrincipalAccount": stack.account}},
             ),
             iam.PolicyStatement(
                 sid="ReadForeign",

@@ -39,6 +39,7 @@ EDGES: dict[str, tuple[str, dict[str, Any]]] = {
         "small",
         _CLOSED | {"prometheus": False, "node_setup.cloudwatch_agent": True},
     ),
+    "closed network on EKS": ("eks", _CLOSED | {"kubernetes.images": "image_repository"}),
     "users and groups at the limits": (
         "small",
         {

@@ -22,6 +22,7 @@ from config.facts import addons
 from config.facts.addons import ADDON_VERSIONS
 from config.reading.loader import load_cluster
 from config.resource_names import ResourceNames
+from manifests.public_images import images_of, repository_address
 from tests.local_aws.deployment import (
     ACCOUNT,
     REPOSITORY,
@@ -202,8 +203,13 @@ def torn_down(aws: LocalAws, checkout: Path, rolled_back: Contents) -> Contents:
 def again(
     aws: LocalAws, checkout: Path, torn_down: Contents, changed_document: dict[str, Any]
 ) -> Contents:
-    """The changed file's cluster, created at once."""
-    return _deploy_by_tool(aws, checkout, changed_document)
+    """The changed file's cluster, created at once, in a closed network and with copies of its images."""
+    closed = {
+        **changed_document,
+        "network": {**changed_document["network"], "internet": "none", "interface_endpoints": True},
+        "kubernetes": {**changed_document["kubernetes"], "images": "image_repository"},
+    }
+    return _deploy_by_tool(aws, checkout, closed)
 
 
 def _deploy_by_tool(aws: LocalAws, checkout: Path, cluster: dict[str, Any]) -> Contents:
@@ -365,8 +371,28 @@ def test_the_cluster_is_created_again_in_the_same_account(
     for name in ("kubernetes_version", "addons"):
         assert getattr(again, name) == getattr(changed, name), name
     assert len(again.log_groups) == len(changed.log_groups)
-    assert again.objects.keys() == changed.objects.keys()
+    # Jobs with copies of images have another name.
+    assert {name.removesuffix("-copy") for name in again.objects} == changed.objects.keys()
     assert again.pod_roles.keys() == changed.pod_roles.keys()
     assert {name: len(nodes) for name, nodes in again.nodes.items()} == {
         name: len(nodes) for name, nodes in changed.nodes.items()
     }
+
+
+def test_a_closed_network_has_endpoints_and_no_nat(aws: LocalAws, again: Contents) -> None:
+    ec2 = aws.client("ec2", EKS.region)
+    only = [{"Name": "vpc-id", "Values": [again.seen.stacks[NETWORK]["VpcId"]]}]
+    found = ec2.describe_vpc_endpoints(Filters=only)["VpcEndpoints"]
+    names = {endpoint["ServiceName"].rpartition(f".{EKS.region}.")[2] for endpoint in found}
+    assert {"s3", "ecr.api", "ecr.dkr", "eks", "eks-auth", "lambda", "sts"} <= names
+    assert ec2.describe_nat_gateways(Filters=only)["NatGateways"] == []
+
+
+def test_pods_in_a_closed_network_have_images_of_the_clusters_repository(again: Contents) -> None:
+    repository = repository_address(EKS, ACCOUNT)
+    images = images_of(list(again.objects.values()))
+    assert images
+    assert [image for image in images if not image.startswith(f"{repository}:")] == []
+    values = again.releases[RELEASE]["values"]
+    for part in ("nvidia-device-plugin", "aws-efa-k8s-device-plugin"):
+        assert values[part]["image"]["repository"] == repository

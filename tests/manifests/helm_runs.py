@@ -15,6 +15,7 @@ from manifests.charts import CACHE
 from tools.kubernetes.kubectl import find_program, run_helm
 
 STAND_INS = Path(__file__).parent / "stand_ins"
+IMAGE_REPOSITORY = "123456789012.dkr.ecr.us-west-2.amazonaws.com/esm2-eks/training"
 NAMESPACE = "kube-system"
 """Namespace of the release; parts of HyperPod's chart name their own."""
 

@@ -13,7 +13,7 @@ from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.reading.loader import load_eks_cluster
 from manifests.chart_values import TYPE_LABEL, chart_values
 from manifests.charts import CACHE, chart_folder, load_charts, problem_of
-from tests.manifests.helm_runs import STAND_INS, lint, render
+from tests.manifests.helm_runs import IMAGE_REPOSITORY, STAND_INS, lint, render
 
 STAND_IN = STAND_INS / "hyperpod"
 NVIDIA = "nvidia-device-plugin"
@@ -38,7 +38,7 @@ def plugins(cluster: EksCluster, chart: Path = STAND_IN) -> dict[str, dict[str, 
     """Pod specs of the device plugins that are installed."""
     return {
         plugin: made["spec"]["template"]["spec"]
-        for made in render(chart, chart_values(cluster))
+        for made in render(chart, chart_values(cluster, IMAGE_REPOSITORY))
         if made["kind"] == "DaemonSet"
         for plugin in (NVIDIA, EFA, NEURON)
         if plugin in made["metadata"]["name"]
@@ -59,7 +59,7 @@ def placed_on(pods: dict[str, Any]) -> set[str]:
 
 @pytest.mark.parametrize("file", ["clusters/eks.yaml", "clusters/eks-p5.yaml"])
 def test_shipped_clusters_render(file: str) -> None:
-    values = chart_values(load_eks_cluster(Path(file)))
+    values = chart_values(load_eks_cluster(Path(file)), IMAGE_REPOSITORY)
     lint(STAND_IN, values)
     assert render(STAND_IN, values)
 
@@ -69,12 +69,14 @@ def test_shipped_clusters_render_with_the_real_chart(file: str) -> None:
     problem = problem_of("hyperpod", load_charts()["hyperpod"], CACHE)
     if problem:
         pytest.skip(f"{problem}: make charts")
-    assert render(chart_folder("hyperpod"), chart_values(load_eks_cluster(Path(file))))
+    assert render(
+        chart_folder("hyperpod"), chart_values(load_eks_cluster(Path(file)), IMAGE_REPOSITORY)
+    )
 
 
 def test_no_efa_plugin_is_on_a_type_without_efa() -> None:
     """The agent must not run on types without EFA, where it would fail repeatedly."""
-    values = chart_values(with_types(*INSTANCE_TYPES))[EFA]
+    values = chart_values(with_types(*INSTANCE_TYPES), IMAGE_REPOSITORY)[EFA]
     assert values["devicePlugin"]["enabled"]
     assert set(values["supportedInstanceLabels"]["values"]) == {
         name for name, found in INSTANCE_TYPES.items() if found.num_efa
@@ -131,17 +133,22 @@ def _taint(key: str, value: str | None) -> Taint:
 
 def test_the_monitoring_agent_gets_its_region() -> None:
     """It would look at nodes, which do not exist yet, and then guess."""
-    assert chart_values(BASE)["health-monitoring-agent"] == {"enabled": True, "region": "us-west-2"}
+    assert chart_values(BASE, IMAGE_REPOSITORY)["health-monitoring-agent"] == {
+        "enabled": True,
+        "region": "us-west-2",
+    }
 
 
 @pytest.mark.parametrize("operator", ["hyperpod", "kubeflow"])
 def test_kubeflow_s_operator_is_there_when_it_is_wanted(operator: str) -> None:
     cluster = BASE.model_copy(update={"training_operator": operator})
-    assert chart_values(cluster)["trainingOperators"] == {"enabled": operator == "kubeflow"}
+    assert chart_values(cluster, IMAGE_REPOSITORY)["trainingOperators"] == {
+        "enabled": operator == "kubeflow"
+    }
 
 
 def test_every_part_is_switched_on_purpose() -> None:
     """A part with a default of its own would come or go with another version of the chart."""
     parts = yaml.safe_load((STAND_IN / "values.yaml").read_text())
     switches = {name for name, part in parts.items() if "enabled" in part or "devicePlugin" in part}
-    assert set(chart_values(BASE)) == switches
+    assert set(chart_values(BASE, IMAGE_REPOSITORY)) == switches

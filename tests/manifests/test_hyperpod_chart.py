@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from constructs.eks.hyperpod_chart import OPERATOR, RELEASE
+from manifests.chart_patches import OPERATOR, RELEASE
 from manifests.charts import CACHE, chart_folder, load_charts, problem_of
 from tests.manifests.helm_runs import STAND_INS, HelmRefusedError, lint, render
 

@@ -11,7 +11,7 @@ from config.facts.addons import ADDON_VERSIONS, KUBE_PROXY, VPC_CNI, addon_versi
 from config.pod_demand import installed_addons
 from config.resource_names import job_namespaces
 from manifests.chart_values import chart_values
-from tests.manifests.helm_runs import STAND_INS, render
+from tests.manifests.helm_runs import IMAGE_REPOSITORY, STAND_INS, render
 from tests.stacks.eks_cases import CASES, addons, governed, hyperpod, objects, settings, stacks
 from tests.stacks.intrinsics import Evaluator
 from tests.stacks.shapes import request_shape, violations
@@ -71,7 +71,9 @@ def test_kubeflows_operator_runs_on_nodes_in_deep_health_checks(case: str) -> No
             (name, made["Properties"]["Release"]) for name, made in charts.items()
         )
         assert chart in patch["DependsOn"]
-        rendered = render(STAND_INS / "hyperpod", chart_values(cluster), release=release)
+        rendered = render(
+            STAND_INS / "hyperpod", chart_values(cluster, IMAGE_REPOSITORY), release=release
+        )
         operator = next(
             made for made in rendered if made["metadata"].get("namespace") == "kubeflow"
         )

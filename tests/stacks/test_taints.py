@@ -12,7 +12,7 @@ from config.eks_cluster import EksCluster, lasting_groups
 from config.facts import addons
 from config.facts.instance_catalogue import instance_type
 from manifests.chart_values import TYPE_LABEL, chart_values
-from tests.manifests.helm_runs import STAND_INS, render
+from tests.manifests.helm_runs import IMAGE_REPOSITORY, STAND_INS, render
 from tests.stacks.eks_cases import addons as installed_addons
 from tests.stacks.eks_cases import hyperpod, objects
 from tests.stacks.synthesized import REPOSITORY, load, read_templates, resources, synthesize
@@ -91,7 +91,9 @@ def chart_objects(
         if "template" in (properties := found["Properties"])["ApplyPatchJson"]
     }
     chart = STAND_INS / "hyperpod"
-    for made in render(chart, chart_values(cluster), release="hyperpod-dependencies"):
+    for made in render(
+        chart, chart_values(cluster, IMAGE_REPOSITORY), release="hyperpod-dependencies"
+    ):
         if made["kind"] in ("DaemonSet", "Deployment"):
             name = made["metadata"]["name"]
             pod = made["spec"]["template"]["spec"] | patches.pop(

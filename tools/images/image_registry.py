@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,19 +114,23 @@ def _findings(scan: dict[str, Any]) -> str:
     return f"image scan: {', '.join(found) or 'no findings'}"
 
 
-def copy_image(source: str, target: str, login: RegistryLogin) -> bool:
+def copy_image(source: str, target: str, logins: Sequence[RegistryLogin]) -> bool:
     """Copy an image with skopeo, or docker's buildx; return False if neither is installed.
 
-    The password for the target's registry is in a temporary file only.
+    The passwords for the registries are in a temporary file only.
 
     Raises:
         ValueError: if the copy fails, with the program's output.
     """
-    token = base64.b64encode(f"{login.user}:{login.password}".encode()).decode()
+    tokens = {
+        login.registry: base64.b64encode(f"{login.user}:{login.password}".encode()).decode()
+        for login in logins
+    }
+    auths = {registry: {"auth": token} for registry, token in tokens.items()}
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.json"
         config.touch(mode=0o600)
-        config.write_text(json.dumps({"auths": {login.registry: {"auth": token}}}))
+        config.write_text(json.dumps({"auths": auths}))
         environment = dict(os.environ)
         if shutil.which("skopeo"):
             # Copy all platforms and convert none, because a converted image has another digest.

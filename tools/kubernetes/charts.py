@@ -39,6 +39,7 @@ from manifests.charts import (
     problem_of,
     write_lock,
 )
+from manifests.public_images import images_of, is_known, repository_address
 from seqlm.training.whole_file import move_into_place
 from tools.archives import SECONDS_WITHOUT_DATA, download
 from tools.command_line import run_command
@@ -74,6 +75,8 @@ _OTHER_REPOSITORY = (
 """Environment variables that name another repository, if a git hook runs this program."""
 HYPERPOD = "hyperpod"
 """Chart with values that follow from the cluster file."""
+EXAMPLE_ACCOUNT = "123456789012"
+"""Account in the address of the image repository, which stands for the real one in a rendering."""
 Values = dict[str, Any]
 UNFINISHED = "unfinished-"
 """Prefix of a run's temporary folder, which a killed run leaves behind."""
@@ -116,9 +119,8 @@ def bring_charts(cluster: EksCluster, *, table: Path = TABLE, cache: Path = CACH
     try:
         with _alone_in(cache):
             for name, chart in load_charts(table).items():
-                # The check uses the values that are installed, and never HyperPod's own defaults.
-                values = chart_values(cluster) if name == HYPERPOD else {}
-                _bring(name, chart, cache, values)
+                # The check uses the cluster's values, and never HyperPod's own defaults.
+                _bring(name, chart, cache, cluster if name == HYPERPOD else None)
     except OSError as error:
         raise ValueError(
             f"{error.filename or cache}: {error.strerror}; nothing unfinished was kept, run make charts again"
@@ -166,7 +168,7 @@ def _alone_in(cache: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _bring(name: str, chart: Chart, cache: Path, values: Values) -> None:
+def _bring(name: str, chart: Chart, cache: Path, cluster: EksCluster | None) -> None:
     if problem_of(name, chart, cache) is None:
         print(f"{name}: there already, unchanged")
         return
@@ -192,7 +194,7 @@ def _bring(name: str, chart: Chart, cache: Path, values: Values) -> None:
             print(f"{name}: {note}")
         hashes = files_of(files)
         target = cache / name
-        _check_with_helm(name, files, cache, values)
+        _check_with_helm(name, files, cache, cluster)
         write_lock(lock_file(work, whole.name), chart, hashes)
         if target.exists():
             target.rename(work / "replaced")
@@ -261,7 +263,7 @@ def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
     return notes
 
 
-def _check_with_helm(name: str, folder: Path, cache: Path, values: Values) -> None:
+def _check_with_helm(name: str, folder: Path, cache: Path, cluster: EksCluster | None) -> None:
     """Refuse a chart that helm cannot render, and print helm's remarks on style, which concern upstream."""
     helm = find_program("helm", cache)
     if helm is None:
@@ -269,6 +271,9 @@ def _check_with_helm(name: str, folder: Path, cache: Path, values: Values) -> No
             f"{name}: not checked, because helm is not on the PATH; the package's helm needs Linux x86-64"
         )
         return
+    values: Values = {}
+    if cluster is not None:
+        values = chart_values(cluster, repository_address(cluster, EXAMPLE_ACCOUNT))
     rendered = run_helm(
         helm, "template", name, str(folder), "--namespace=kube-system", values=values
     )
@@ -277,8 +282,9 @@ def _check_with_helm(name: str, folder: Path, cache: Path, values: Values) -> No
     linted = run_helm(helm, "lint", "--quiet", str(folder), values=values)
     if linted.returncode != 0:
         print(f"{name}: helm lint says:\n{linted.stdout}{linted.stderr}", file=sys.stderr)
-    if values:
-        for remark in unexpected_parts(folder / "Chart.yaml", values, rendered.stdout):
+    if cluster is not None:
+        remarks = unexpected_parts(folder / "Chart.yaml", values, rendered.stdout)
+        for remark in [*remarks, *unknown_images(rendered.stdout, cluster.region)]:
             print(f"{name}: WARNING: {remark}", file=sys.stderr)
 
 
@@ -303,6 +309,16 @@ def unexpected_parts(chart_file: Path, values: Values, rendered: str) -> list[st
         elif wanted is not None and wanted != (part in installed):
             remarks.append(f"{part} is switched {'on' if wanted else 'off'}, which has no effect")
     return remarks
+
+
+def unknown_images(rendered: str, region: str) -> list[str]:
+    """Return remarks on images that nodes without internet access could not get."""
+    objects = [document for document in yaml.safe_load_all(rendered) if document]
+    return [
+        f"its image {image} is not in manifests/public_images.py, so it would not be copied"
+        for image in images_of(objects)
+        if not is_known(image, region)
+    ]
 
 
 def _switch(values: Values, condition: str) -> bool | None:

@@ -1,14 +1,16 @@
-"""Check that HyperPod's chart supports the accelerated instance types of the file."""
+"""Check that HyperPod's chart supports the accelerated types of the file, and that nodes reach its images."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
 
 from config.eks_cluster import EksCluster
 from config.facts.instance_catalogue import instance_type
+from manifests.chart_patches import NAMESPACE, RELEASE, chart_patches, patched
 from manifests.chart_values import TYPE_LABEL, chart_values
 from manifests.charts import CACHE, chart_folder
+from manifests.public_images import images_of, is_regional, repository_address, takes_copies
 from tools.kubernetes.kubectl import find_program, run_helm
 from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -18,10 +20,13 @@ NEURON = "neuron-device-plugin"
 """Prefix of the names of the chart's DaemonSets with the Neuron plugin."""
 HEALTH = "health-monitoring-agent"
 """Prefix of the names of the chart's DaemonSets with the health monitoring agent."""
+CORRECT_TABLES = (
+    "correct manifests/public_images.py and manifests/chart_patches.py (docs/charts.md)"
+)
 NEWER = "use a newer chart (docs/charts.md), or another instance type"
 
 
-def check_types(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
+def check_chart(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     if cluster.kubernetes.existing:
         return  # its chart is not this project's
     try:
@@ -32,7 +37,10 @@ def check_types(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     if helm is None:
         yield CHART.unknown("helm is not on the PATH", "install helm 3, and run it again")
         return
-    rendered = run_helm(helm, "template", "hyperpod", str(folder), values=chart_values(cluster))
+    repository = repository_address(cluster, aws.account)
+    values = chart_values(cluster, repository)
+    namespace = f"--namespace={NAMESPACE}"
+    rendered = run_helm(helm, "template", RELEASE, str(folder), namespace, values=values)
     if rendered.returncode != 0:
         message = " ".join(rendered.stderr.split())
         yield CHART.fail(
@@ -43,6 +51,22 @@ def check_types(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     daemon_sets = [document for document in documents if document["kind"] == "DaemonSet"]
     found = list(_unknown_types(cluster, daemon_sets))
     yield from found or [CHART.ok("supports the accelerated types of the file")]
+    if takes_copies(cluster):
+        yield _judge_images(cluster, documents, repository)
+
+
+def _judge_images(
+    cluster: EksCluster, objects: Sequence[dict[str, Any]], repository: str
+) -> Finding:
+    """Judge whether nodes without internet access can pull all images of the chart."""
+    try:
+        images = images_of(patched(objects, chart_patches(cluster, repository)))
+    except ValueError as error:
+        return CHART.fail(str(error), CORRECT_TABLES)
+    elsewhere = [image for image in images if not is_regional(image, cluster.region)]
+    if elsewhere:
+        return CHART.fail(f"nodes would pull {', '.join(elsewhere)} from elsewhere", CORRECT_TABLES)
+    return CHART.ok(f"its {len(images)} images are in ECR of {cluster.region}")
 
 
 def _unknown_types(cluster: EksCluster, daemon_sets: list[dict[str, Any]]) -> Iterator[Finding]:

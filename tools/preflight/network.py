@@ -7,6 +7,7 @@ from config.cluster import Cluster, ExistingSubnet, ExistingVpc, zone_ids
 from config.eks_cluster import EksCluster
 from config.facts.endpoint_services import endpoint_services, whole_name
 from config.slurm_cluster import SlurmCluster
+from manifests.public_images import takes_copies
 from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
 from tools.preflight.stacks import is_deployed, missing_addresses
@@ -287,10 +288,11 @@ def _judge_way_out(subject: Subject, cluster: Cluster, route: dict[str, Any] | N
     network = cluster.network
     if route is None and isinstance(network, ExistingVpc) and network.proxy:
         return subject.ok(f"the internet is reached through the proxy {network.proxy.url}")
-    if route is None and isinstance(cluster, EksCluster):
+    if route is None and isinstance(cluster, EksCluster) and not takes_copies(cluster):
         return subject.fail(
             "no internet access, from which nodes pull images of operators and plugins",
-            "name subnets whose route table leads to a NAT gateway",
+            "set kubernetes.images to image_repository, or name subnets whose route table leads to a NAT "
+            "gateway",
         )
     is_fetching = isinstance(cluster, SlurmCluster) and cluster.node_setup.downloads == "internet"
     if route is None and is_fetching and cluster.prometheus:

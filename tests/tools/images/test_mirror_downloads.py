@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from manifests import public_images
 from node_setup import downloads as on_nodes
 from tests.lifecycle.https_server import body, served, write_certificate
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters, Refusal
@@ -23,7 +24,9 @@ CONTENT = b"an archive"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 CHECKSUM = base64.b64encode(bytes.fromhex(SHA256)).decode()
 DIGEST = f"sha256:{'1' * 64}"
+THERE = {"imageDetails": [{"imageDigest": DIGEST}]}
 REFERENCE = f"registry.example/dcgm-exporter@{DIGEST}"
+EFA_HOST = "602401143452.dkr.ecr.us-west-2.amazonaws.com"
 REGISTRY = f"{ACCOUNT}.dkr.ecr.us-west-2.amazonaws.com"
 BUCKET = f"sagemaker-esm2-slurm-{ACCOUNT}-us-west-2"
 Run = Callable[..., tuple[int, str]]
@@ -72,9 +75,9 @@ def run(
 ) -> Run:
     """Run the command; its status and what it printed."""
 
-    def command(**changes: Any) -> tuple[int, str]:
-        cluster = yaml.safe_load(Path("clusters/slurm.yaml").read_text()) | changes
-        file = tmp_path / "slurm.yaml"
+    def command(base: str = "slurm", **changes: Any) -> tuple[int, str]:
+        cluster = yaml.safe_load(Path(f"clusters/{base}.yaml").read_text()) | changes
+        file = tmp_path / "cluster.yaml"
         file.write_text(yaml.safe_dump(cluster))
         path = tmp_path / "downloads.json"
         path.write_text(json.dumps(table))
@@ -119,7 +122,7 @@ def copied_at_once(aws: AnsweringAws) -> None:
         refusal = next(looks, None)
         if refusal:
             raise refusal
-        return {"imageDetails": []}
+        return THERE
 
     aws.answer("ecr", "DescribeImages", describe)
 
@@ -169,7 +172,7 @@ def test_it_needs_no_more_permissions_than_are_listed(
 
 def test_existing_copies_are_not_made_again(aws: AnsweringAws, run: Run) -> None:
     aws.answer("s3", "HeadObject", {"ChecksumSHA256": CHECKSUM})
-    aws.answer("ecr", "DescribeImages", {"imageDetails": []})
+    aws.answer("ecr", "DescribeImages", THERE)
     status, output = run()
     assert status == 0 and output.count("there already") == 2
     assert ("s3", "PutObject") not in aws.calls
@@ -179,7 +182,7 @@ def test_a_copy_of_another_content_is_replaced(
     aws: AnsweringAws, run: Run, programs: Callable[..., Path]
 ) -> None:
     aws.answer("s3", "HeadObject", {"ChecksumSHA256": base64.b64encode(b"x" * 32).decode()})
-    aws.answer("ecr", "DescribeImages", {"imageDetails": []})
+    aws.answer("ecr", "DescribeImages", THERE)
     assert "uploaded" in run()[1]
 
 
@@ -254,4 +257,61 @@ def test_before_the_storage_stack_there_is_nowhere_to_copy_to(
 
 def test_without_metrics_there_is_nothing_to_copy(aws: AnsweringAws, run: Run) -> None:
     assert "nothing to copy" in run(prometheus=False)[1]
+    assert aws.calls == []
+
+
+def eks_copies(aws: AnsweringAws) -> set[str]:
+    """Let the repository have each image from the second look on; returns the ids that were looked for."""
+    looked: set[str] = set()
+
+    def describe(parameters: Parameters) -> dict[str, Any]:
+        assert parameters["repositoryName"] == "esm2-eks/training"
+        ((id_of_image,),) = (list(image.values()) for image in parameters["imageIds"])
+        if id_of_image not in looked:
+            looked.add(id_of_image)
+            raise Refusal("ImageNotFoundException")
+        return THERE
+
+    aws.answer("ecr", "DescribeImages", describe)
+    return looked
+
+
+def test_images_of_eks_are_copied_by_digest_or_by_tag(
+    aws: AnsweringAws, run: Run, programs: Callable[..., Path]
+) -> None:
+    """Only the copy of the EFA plugin, which is in another account's ECR, gets a login for its source."""
+    looked = eks_copies(aws)
+    source_login = f'grep -q {EFA_HOST} "$5"'
+    logins = f'if [[ "$6" == *{EFA_HOST}* ]]; then {source_login}; else ! {source_login}; fi'
+    calls = programs("skopeo", logins)
+    status, output = run("eks", kubernetes={"images": "image_repository"})
+    assert status == 0, output
+    copied = [words.split()[-2:] for words in calls.read_text().splitlines()]
+    assert [target.rpartition("/")[0] for _, target in copied] == [
+        f"docker://{REGISTRY}/esm2-eks"
+    ] * 4
+    sources = {
+        target.rpartition(":")[2]: source.removeprefix("docker://") for source, target in copied
+    }
+    assert sources == {
+        "nvidia-device-plugin-v0.16.1": "nvcr.io/nvidia/k8s-device-plugin:v0.16.1",
+        "efa-device-plugin-v0.5.13": f"{EFA_HOST}/eks/aws-efa-k8s-device-plugin:v0.5.13",
+        "busybox-1.37.0": f"public.ecr.aws/docker/library/busybox@{public_images.SHELL.digest}",
+        "prometheus-v3.5.0": f"quay.io/prometheus/prometheus@{public_images.PROMETHEUS.digest}",
+    }
+    assert looked == {
+        public_images.SHELL.digest,
+        public_images.PROMETHEUS.digest,
+        "nvidia-device-plugin-v0.16.1",
+        "efa-device-plugin-v0.5.13",
+    }
+    assert f"efa-device-plugin-v0.5.13: the digest is {DIGEST}; record it" in output
+    assert "prometheus-v3.5.0: the digest" not in output
+    assert not {service for service, _ in aws.calls} & {"s3"}
+
+
+def test_without_the_switch_eks_has_nothing_to_copy(aws: AnsweringAws, run: Run) -> None:
+    output = run("eks")[1]
+    assert "nothing to copy: kubernetes.images is internet" in output
+    assert "make deploy STACKS=EksStorageStack" in output
     assert aws.calls == []

@@ -14,7 +14,7 @@ from config.eks_cluster import EksCluster
 from config.facts.addons import OBSERVABILITY, VPC_CNI
 from manifests.charts import chart_folder
 from tests.tools.accounts import cluster_description, deployed_stacks
-from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Refusal
+from tests.tools.answering_aws import ACCOUNT, Refusal
 from tests.tools.cluster_files import shipped_eks, with_group
 from tests.tools.preflight.eks_accounts import (
     ACCESS,
@@ -231,9 +231,28 @@ def test_types_that_the_chart_supports(
     stand_ins = REPOSITORY / "tests" / "manifests" / "stand_ins"
     monkeypatch.setattr(chart_types, "chart_folder", lambda name: stand_ins / name)
     cluster = with_group(EKS, "workers", instance_type=instance_type)
-    aws = ReadOnlyAws(AnsweringAws("us-west-2").session)
-    told = [(finding.level, finding.message) for finding in chart_types.check_types(aws, cluster)]
+    aws = ReadOnlyAws(eks_account(cluster).session)
+    told = [(finding.level, finding.message) for finding in chart_types.check_chart(aws, cluster)]
     assert told == (found or [("OK", "supports the accelerated types of the file")])
+
+
+@pytest.mark.parametrize("forgotten", [False, True], ids=["all images", "one forgotten"])
+def test_images_of_the_chart_that_a_closed_network_reaches(
+    forgotten: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the chart has another image than the table, nodes would wait for it in vain."""
+    stand_ins = REPOSITORY / "tests" / "manifests" / "stand_ins"
+    monkeypatch.setattr(chart_types, "chart_folder", lambda name: stand_ins / name)
+    if forgotten:
+        monkeypatch.setattr("manifests.chart_values.needed_images", lambda cluster: [])
+    cluster = shipped_eks("eks", kubernetes={**ACCESS, "images": "image_repository"})
+    aws = ReadOnlyAws(eks_account(cluster).session)
+    found = list(chart_types.check_chart(aws, cluster))[-1]
+    if forgotten:
+        assert found.level == "FAIL"
+        assert "nvcr.io/nvidia/k8s-device-plugin:v0.16.1 from elsewhere" in found.message
+    else:
+        assert (found.level, found.message) == ("OK", "its 3 images are in ECR of us-west-2")
 
 
 def test_missing_permissions_are_named() -> None:

@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 
+from config.cluster import Cluster
 from config.slurm_cluster import SlurmCluster
 from tests.tools.accounts import cluster_description, deployed_stacks, empty_account
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
-from tests.tools.cluster_files import shipped, with_group
+from tests.tools.cluster_files import shipped, shipped_eks, with_group
 from tests.tools.preflight.report import findings, problems
+from tools.preflight.network import check_routes
+from tools.preflight.read_only_aws import ReadOnlyAws
 
 SUBNET = {
     "subnet_id": "subnet-0123456789abcdef0",
@@ -78,7 +81,7 @@ class Vpc:
         self.associations: list[dict[str, Any]] = [{"SubnetId": SUBNET["subnet_id"], "Main": False}]
         self.endpoints = [endpoint("s3", kind="Gateway")]
 
-    def account(self, checked: SlurmCluster) -> AnsweringAws:
+    def account(self, checked: Cluster) -> AnsweringAws:
         aws = empty_account(checked)
         aws.answer("ec2", "DescribeVpcs", {"Vpcs": [self.vpc]})
         aws.answer("ec2", "DescribeVpcAttribute", self._attribute)
@@ -286,6 +289,16 @@ def test_a_closed_vpc_allows_no_downloads_from_the_internet() -> None:
     (found,) = [f for f in findings(vpc.account(cluster()), cluster()) if f.level != "OK"]
     assert (found.level, found.subject) == ("FAIL", f"routes of {SUBNET['subnet_id']}")
     assert "set node_setup.downloads to artifact_bucket" in found.action
+
+
+@pytest.mark.parametrize(("images", "level"), [("internet", "FAIL"), ("image_repository", "WARN")])
+def test_nodes_of_eks_in_a_closed_vpc_need_copies_of_images(images: str, level: str) -> None:
+    vpc = Vpc()
+    vpc.routes = []
+    eks = shipped_eks("eks", network=NETWORK, kubernetes={"images": images})
+    found = list(check_routes(ReadOnlyAws(vpc.account(eks).session), eks))
+    assert [finding.level for finding in found] == [level]
+    assert ("kubernetes.images to image_repository" in found[0].action) == (level == "FAIL")
 
 
 def test_a_closed_vpc_without_s3_cannot_start_nodes() -> None:

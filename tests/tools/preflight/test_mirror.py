@@ -9,13 +9,17 @@ import pytest
 from config.slurm_cluster import NodeSetup, SlurmCluster
 from tests.tools.accounts import deployed_stacks, empty_account
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
-from tests.tools.cluster_files import shipped, with_group
+from tests.tools.cluster_files import shipped, shipped_eks, with_group
+from tests.tools.preflight.eks_accounts import ACCESS, eks_account
 from tests.tools.preflight.report import findings
-from tools.images.mirror_downloads import file_name, image_digest, needed
+from tools.images.mirror_downloads import file_name, image_copies, image_digest, needed
 from tools.preflight.finding import Finding
+from tools.preflight.mirrored_downloads import check_images
+from tools.preflight.read_only_aws import ReadOnlyAws
 
 MIRRORED = shipped("slurm", node_setup=NodeSetup(downloads="artifact_bucket"))
 WITHOUT_GPUS = with_group(MIRRORED, "workers", instance_type="ml.m5.12xlarge")
+(EXPORTER,) = (copy.tag for copy in image_copies(MIRRORED))
 FILES = [file_name(entry) for entry in needed(MIRRORED)["files"]]
 
 
@@ -56,9 +60,9 @@ def mirror(aws: AnsweringAws, cluster: SlurmCluster) -> Finding:
     [
         (FILES, True, MIRRORED, None),
         (FILES, False, WITHOUT_GPUS, None),
-        (FILES, False, MIRRORED, "missing: dcgm-exporter"),
+        (FILES, False, MIRRORED, f"missing: {EXPORTER}"),
         (FILES[1:], True, MIRRORED, f"missing: {FILES[0]}"),
-        ([], False, MIRRORED, f"missing: {', '.join(FILES)}, dcgm-exporter"),
+        ([], False, MIRRORED, f"missing: {', '.join(FILES)}, {EXPORTER}"),
     ],
     ids=["all", "no GPUs", "no image", "a file less", "none"],
 )
@@ -104,3 +108,44 @@ def test_many_nodes_that_download_from_the_internet_are_warned_of(
     if is_warned:
         assert found[0].message.startswith("33 nodes download")
         assert "artifact_bucket" in found[0].action
+
+
+EKS = shipped_eks("eks", kubernetes={**ACCESS, "images": "image_repository"})
+EKS_TAGS = [copy.tag for copy in image_copies(EKS)]
+
+
+@pytest.mark.parametrize("lacking", [[], EKS_TAGS[1:3]], ids=["all", "two missing"])
+def test_names_missing_images_of_eks(lacking: list[str]) -> None:
+    aws = eks_account(EKS)
+    deployed_stacks(aws, {"esm2-eks-eks-storage": "CREATE_COMPLETE"})
+    missing = [copy.image_id for copy in image_copies(EKS) if copy.tag in lacking]
+
+    def describe(parameters: Parameters) -> dict[str, Any]:
+        assert parameters["repositoryName"] == "esm2-eks/training"
+        if parameters["imageIds"][0] in missing:
+            raise Refusal("ImageNotFoundException")
+        return {"imageDetails": [{}]}
+
+    aws.answer("ecr", "DescribeImages", describe)
+    (found,) = check_images(ReadOnlyAws(aws.session), EKS)
+    expected = ("FAIL", f"missing: {', '.join(lacking)}") if lacking else ("OK", "complete")
+    assert (found.level, found.message) == expected
+
+
+def test_images_of_eks_need_the_storage_stack() -> None:
+    (found,) = check_images(ReadOnlyAws(eks_account(EKS).session), EKS)
+    assert (found.level, found.message.startswith("the image repository")) == ("FAIL", True)
+    assert "make deploy STACKS=EksStorageStack" in found.action
+
+
+@pytest.mark.parametrize(("num_workers", "is_warned"), [(31, False), (32, True)])
+def test_many_nodes_that_pull_from_the_internet_are_warned_of(
+    num_workers: int, is_warned: bool
+) -> None:
+    cluster = with_group(shipped_eks("eks"), "workers", num_instances=num_workers)
+    num_nodes = sum(group.num_instances for group in cluster.instance_groups)
+    found = list(check_images(ReadOnlyAws(eks_account(cluster).session), cluster))
+    assert [finding.level for finding in found] == ["WARN"] * is_warned
+    if is_warned:
+        assert found[0].message.startswith(f"{num_nodes} nodes pull")
+        assert found[0].action.index("kubernetes.images") < found[0].action.index("STACKS")

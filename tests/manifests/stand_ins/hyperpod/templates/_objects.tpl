@@ -26,7 +26,8 @@ subjects:
     namespace: {{ .namespace }}
 {{- end -}}
 
-{{- /* A DaemonSet: dict of "name", "namespace", "image", "resources" and "pod", the rest of the pod's spec. */ -}}
+{{- /* A DaemonSet: dict of "name", "namespace", "container", "image", "resources" and "pod", the rest of the
+pod's spec. */ -}}
 {{- define "daemons" -}}
 apiVersion: apps/v1
 kind: DaemonSet
@@ -46,7 +47,7 @@ spec:
       {{- toYaml . | nindent 6 }}
       {{- end }}
       containers:
-        - name: main
+        - name: {{ default "main" .container }}
           image: {{ .image | quote }}
           resources: {{ default dict .resources | toYaml | nindent 12 }}
 {{- end -}}

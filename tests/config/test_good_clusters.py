@@ -39,7 +39,6 @@ EDGES: dict[str, tuple[str, dict[str, Any]]] = {
         "small",
         _CLOSED | {"prometheus": False, "node_setup.cloudwatch_agent": True},
     ),
-    "closed network on EKS": ("eks", _CLOSED | {"kubernetes.images": "image_repository"}),
     "users and groups at the limits": (
         "small",
         {
@@ -214,6 +213,7 @@ _SCALED = {
 }
 
 EKS_EDGES: dict[str, tuple[str, dict[str, Any]]] = {
+    "closed network on EKS": ("eks", _CLOSED | {"kubernetes.images": "image_repository"}),
     "existing VPC": ("eks-existing", {}),
     "existing EKS cluster with nodes in one zone": (
         "eks-existing",

@@ -284,10 +284,12 @@ def test_nodes_and_control_plane_reach_each_other_by_rules() -> None:
     to_nodes = rule(10250, IpRanges=[{"CidrIp": "10.0.0.0/8"}])
     assert reach_problems({OTHER: [to_plane], GROUP: [to_nodes]}) == []
     (found,) = reach_problems({OTHER: [to_plane]})
-    assert f"--group-id {GROUP} --protocol tcp --port 10250 --source-group {OTHER}" in found.action
+    port = "IpProtocol=tcp,FromPort=10250,ToPort=10250,UserIdGroupPairs"
+    assert f"--group-id {GROUP} --ip-permissions {port}=[{{GroupId={OTHER}}}]" in found.action
     narrow = rule(443, IpRanges=[{"CidrIp": "10.7.0.0/24"}])
     (found,) = reach_problems({OTHER: [narrow], GROUP: [to_nodes]})
-    assert f"--group-id {OTHER} --protocol tcp --port 443 --source-group {GROUP}" in found.action
+    port = "IpProtocol=tcp,FromPort=443,ToPort=443,UserIdGroupPairs"
+    assert f"--group-id {OTHER} --ip-permissions {port}=[{{GroupId={GROUP}}}]" in found.action
 
 
 def test_another_hyperpod_cluster_of_the_same_control_plane_is_refused() -> None:

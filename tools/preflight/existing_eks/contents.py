@@ -197,8 +197,9 @@ def _role(
         "its controller has no role, and would read the region from the instance metadata, which pods on the "
         "new nodes cannot reach",
         f"`aws eks create-pod-identity-association --cluster-name {name} --namespace "
-        f"{needed.workload.namespace} --service-account {needed.account} --role-arn <role that "
-        "pods.eks.amazonaws.com may assume, with fsx:DescribeFileSystems>`, or keep it on other nodes",
+        f"{needed.workload.namespace} --service-account {needed.account} --role-arn <role>`, with a role "
+        "that pods.eks.amazonaws.com may assume and that allows fsx:DescribeFileSystems; or keep it on other "
+        "nodes",
     )
 
 

@@ -40,7 +40,7 @@ def check_control_plane(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Findi
     if found is None:
         yield subject.fail(
             f"does not exist in {cluster.region} in account {aws.account}",
-            f"set kubernetes.existing to one that `aws eks list-clusters --region {cluster.region}` lists",
+            "set kubernetes.existing to one that `aws eks list-clusters` lists in this region",
         )
         return
     if found["status"] != "ACTIVE":
@@ -134,7 +134,8 @@ def _closed(
     return subject.fail(
         f"no rule admits {source} to {target} (TCP {port})",
         f"add {of_plane} to network.security_group_ids, or `aws ec2 authorize-security-group-ingress "
-        f"--group-id {group} --protocol tcp --port {port} --source-group {source}`",
+        f"--group-id {group} --ip-permissions IpProtocol=tcp,FromPort={port},ToPort={port},"
+        f"UserIdGroupPairs=[{{GroupId={source}}}]`",
     )
 
 

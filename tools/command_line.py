@@ -3,7 +3,9 @@
 import argparse
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,17 +14,29 @@ from botocore.exceptions import BotoCoreError, ClientError
 from config.cluster_files import DEFAULT_CLUSTER_FILE
 from seqlm.training.command_line import INTERRUPTED, USAGE_ERROR
 from tools.aws_session import explain
+from tools.json_output import OPTION, command_of, is_recording, recording
 
 Say = Callable[[str], None]
 """Function that receives one line of output."""
+DEFECT = 1
+"""Exit status of Python after an exception that is not a message for users."""
 
 
-def cluster_parser(description: str, *, add_help: bool = True) -> argparse.ArgumentParser:
+class CommandParser(argparse.ArgumentParser):
+    """Parser whose message about wrong arguments gets into the JSON of ``--json``."""
+
+    def error(self, message: str) -> NoReturn:
+        if is_recording():
+            raise ValueError(f"{message}; {self.prog} --help lists the arguments")
+        super().error(message)
+
+
+def cluster_parser(description: str, *, add_help: bool = True) -> CommandParser:
     """Create a parser with the options ``--cluster`` and ``--profile``, which every tool takes."""
     # For a package, argparse would name the program __main__.py.
-    spec = sys.modules["__main__"].__spec__
-    prog = f"python -m {spec.name.removesuffix('.__main__')}" if spec else None
-    parser = argparse.ArgumentParser(prog=prog, description=description, add_help=add_help)
+    name = _started_module()
+    prog = f"python -m {name}" if name else None
+    parser = CommandParser(prog=prog, description=description, add_help=add_help)
     parser.add_argument(
         "--cluster",
         type=Path,
@@ -34,23 +48,55 @@ def cluster_parser(description: str, *, add_help: bool = True) -> argparse.Argum
     return parser
 
 
+def _started_module() -> str:
+    """Return the module or package that Python was started with; empty if it was started with another."""
+    spec = sys.modules["__main__"].__spec__
+    return spec.name.removesuffix(".__main__") if spec else ""
+
+
+@dataclass(frozen=True)
+class _End:
+    """End of a command."""
+
+    status: int
+    error: str | None = None
+    """Message about an error that the user can correct."""
+
+
 def run_command(main: Callable[[], int]) -> NoReturn:
     """Run a tool and exit with its status.
 
     For an error that the user can correct, print a message without a traceback, and exit with
-    ``USAGE_ERROR``.
+    ``USAGE_ERROR``. With ``--json``, print the result as one document on standard output.
     """
+    words = sys.argv[1:]
+    module = main.__module__ if main.__module__ != "__main__" else _started_module()
+    command = command_of(module.removesuffix(".__main__"), words) if OPTION in words else None
+    if command is None:
+        end = _end_of(main)
+    else:
+        with recording(command) as document:
+            try:
+                end = _end_of(main)
+            except Exception as error:
+                traceback.print_exc()
+                end = _End(DEFECT, f"defect of this program: {type(error).__name__}: {error}")
+        print(document.as_text(exit_status=end.status, error=end.error), flush=True)
+    sys.exit(end.status)
+
+
+def _end_of(main: Callable[[], int]) -> _End:
+    """Run a tool, and print the message about an error that the user can correct."""
     try:
-        status = main()
+        return _End(main())
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        status = USAGE_ERROR
+        message = str(error)
     except (BotoCoreError, ClientError) as error:
-        print(f"error: {explain(error)}", file=sys.stderr)
-        status = USAGE_ERROR
+        message = explain(error)
     except KeyboardInterrupt:
-        status = INTERRUPTED
-    sys.exit(status)
+        return _End(INTERRUPTED)
+    print(f"error: {message}", file=sys.stderr)
+    return _End(USAGE_ERROR, message)
 
 
 def tell_lines(command: Sequence[str], say: Say, *, folder: Path | None = None) -> int:

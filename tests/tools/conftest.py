@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from tests.tools.json_documents import RunJson, check_paths
 from tests.tools.preflight.eks_accounts import approved_template
 from tests.tools.stacks.teardown_account import Account
 from tools import preflight
+from tools.command_line import run_command
+from tools.json_forms import COMMANDS, COMMON_STATUSES
 from tools.preflight import observability, planned
 from tools.stacks import teardown
 
@@ -55,5 +60,23 @@ def run_teardown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
         )
         assert teardown.main() == 0
         return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def run_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunJson:
+    """Run a command with ``--json``, and return its document after a comparison with the table."""
+
+    def run(main: Callable[[], int], *words: str) -> dict[str, Any]:
+        monkeypatch.setattr(sys, "argv", ["command", *words, "--json"])
+        with pytest.raises(SystemExit) as ended:
+            run_command(main)
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        command = COMMANDS[document["command"]]
+        assert document["exit_status"] == ended.value.code
+        assert ended.value.code in {**command.statuses, **COMMON_STATUSES}
+        check_paths(document["result"], command)
+        return document
 
     return run

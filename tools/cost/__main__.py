@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster, EksInstanceGroup
@@ -15,6 +16,7 @@ from config.storage import EFA_NOT_CONFIGURED
 from tools.command_line import cluster_parser, format_table, run_command
 from tools.cost.bill import Bill, Line, Usage, hourly_usd, make_bill, parse_usage
 from tools.cost.cluster_items import cluster_items, endpoint_items, read_endpoint
+from tools.json_output import add_json_option, publish
 
 NIGHT_HOURS = 14
 """Hours from 18:00 to 8:00."""
@@ -32,6 +34,7 @@ def main() -> int:
     parser.add_argument(
         "usage", nargs="*", metavar="NAME=VALUE", help="monthly usage, see tools/cost/bill.py"
     )
+    add_json_option(parser)
     options = parser.parse_intermixed_args()
     usage = parse_usage(options.usage)
     billed: AnyCluster | Endpoint
@@ -56,12 +59,35 @@ def main() -> int:
             *budget_note(billed, bill),
             usage_note(usage),
         ]
+    notes = [*notes, *price_notes(bill)]
+    publish(
+        name=billed.name,
+        kind=kind,
+        region=billed.region,
+        monthly_usd=bill.monthly_usd,
+        hourly_usd=hourly_usd(bill.monthly_usd),
+        lines=[_published(line, bill) for line in bill.lines],
+        unpriced=bill.lacking,
+        notes=notes,
+    )
     print(f"{billed.name} ({kind}) in {billed.region}, on demand\n")
-    print(bill_table(bill), *notes, *price_notes(bill), "\nPrices:", sep="\n")
+    print(bill_table(bill), *notes, "\nPrices:", sep="\n")
     described = sources()
     for name in sorted({line.price.source for line in bill.lines if line.price}):
         print(f"  {name}: {described[name]}")
     return 0
+
+
+def _published(line: Line, bill: Bill) -> dict[str, Any]:
+    """Return a line of the bill for ``--json``."""
+    return {
+        "service": line.item.service,
+        "dimensions": line.item.dimensions,
+        "key": line.item.key,
+        "scope": line.item.scope,
+        "monthly_usd": line.monthly_usd if line.price else None,
+        "is_borrowed": _is_borrowed(line, bill),
+    }
 
 
 def bill_table(bill: Bill) -> str:

@@ -27,6 +27,7 @@ from seqlm.training.whole_file import write_whole
 from tools.aws_session import all_items, aws_client, open_session
 from tools.command_line import cluster_parser, run_command
 from tools.cost.offer_files import Opener, open_url, public_products
+from tools.json_output import add_json_option, publish
 
 REGION = r"(?:[A-Z]{2,4}\d?-|[a-z]{2}-[a-z]+-\d-)?"
 """Only the region's prefix; local zones and S3's tables and vectors have usage types with the same ending."""
@@ -70,6 +71,7 @@ def main() -> int:
     parser.add_argument(
         "--public", action="store_true", help="read AWS's public price files even with credentials"
     )
+    add_json_option(parser)
     options = parser.parse_args()
     region = options.region or load_cluster(options.cluster).region
     if region not in ZONE_ID_PREFIXES:
@@ -77,9 +79,12 @@ def main() -> int:
     session = open_session(region=API_REGION, profile=options.profile)
     if options.public or session.get_credentials() is None:
         print(f"{region}: reading AWS's public price files, of which EC2's is large", flush=True)
+        source = PUBLIC_SOURCE
         lines = refresh_from_files(region, FOLDER)
     else:
+        source = SOURCE
         lines = refresh(aws_client(session, "pricing"), region, FOLDER)
+    publish(region=region, source=source, lines=lines)
     for line in lines:
         print(line)
     return 0

@@ -3,6 +3,7 @@
 The exit status is 1 if the run does not fit into the GPUs' memory.
 """
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from config.cluster_kinds import AnyCluster
@@ -10,6 +11,7 @@ from config.reading.loader import load_cluster
 from seqlm.runs.run_file import RunFile, load_config, xla_violations
 from tools.command_line import cluster_parser, run_command
 from tools.jobs.checks import listed
+from tools.json_output import add_json_option, publish
 from tools.plan import report, tried
 from tools.plan.checkpoints import plan_checkpoints
 from tools.plan.memory import Layout, memory
@@ -22,6 +24,17 @@ from tools.plan.speed import read_measured, residues_of, speed
 DOES_NOT_FIT = 1
 """Exit status; 2 is for wrong usage."""
 GIB_PER_TIB = 1024
+
+
+@dataclass(frozen=True)
+class Span:
+    """Lower and higher estimate."""
+
+    low: float
+    high: float
+
+    def times(self, factor: float) -> "Span":
+        return Span(factor * self.low, factor * self.high)
 
 
 def main() -> int:
@@ -56,6 +69,7 @@ def main() -> int:
     parser.add_argument(
         "overrides", nargs="*", metavar="section.field=value", help="changes of the run file"
     )
+    add_json_option(parser)
     options = parser.parse_intermixed_args()
     _check_number("--mfu", options.mfu, most=1.0)
     _check_number("--failure-hours", options.failure_hours, most=1e9)
@@ -73,6 +87,19 @@ def main() -> int:
     usable = report.usable_bytes(place)
     fits = needed.total <= usable
     changes = [] if fits else report.remedies(layout, usable)
+    publish(
+        run=config.name,
+        cluster=cluster.name,
+        group=place.group.name,
+        instance_type=place.group.instance_type,
+        nodes=place.num_nodes,
+        devices=place.world_size,
+        warnings=warnings,
+        fits=fits,
+        memory_bytes=round(needed.total),
+        usable_bytes=round(usable),
+        changes=changes,
+    )
     print(*report.memory_lines(layout, needed, place, changes), sep="\n")
     if not fits:
         return DOES_NOT_FIT
@@ -89,6 +116,14 @@ def main() -> int:
     seconds_low = residues / found.residues_per_second_high / useful_share
     seconds_high = residues / found.residues_per_second_low / useful_share
     seconds_per_step = residues / config.train.max_steps / found.residues_per_second_high
+    hours = Span(seconds_low / report.SECONDS_PER_HOUR, seconds_high / report.SECONDS_PER_HOUR)
+    _publish_time_and_money(cluster, place, hours)
+    publish(
+        residues_per_second=asdict(
+            Span(found.residues_per_second_low, found.residues_per_second_high)
+        ),
+        save_every_seconds=saving.interval_seconds,
+    )
     print(
         "",
         *report.speed_lines(layout, found, place),
@@ -97,8 +132,8 @@ def main() -> int:
         *report.time_and_money(
             cluster,
             place,
-            hours_low=seconds_low / report.SECONDS_PER_HOUR,
-            hours_high=seconds_high / report.SECONDS_PER_HOUR,
+            hours_low=hours.low,
+            hours_high=hours.high,
             co2=options.co2,
         ),
         "",
@@ -106,6 +141,17 @@ def main() -> int:
         sep="\n",
     )
     return 0
+
+
+def _publish_time_and_money(cluster: AnyCluster, place: Place, hours: Span) -> None:
+    """Publish the duration and the cost of a run for ``--json``."""
+    publish(hours=asdict(hours))
+    rates = report.hourly_rates(cluster, place)
+    if rates is not None:
+        publish(
+            nodes_usd=asdict(hours.times(rates.nodes)),
+            cluster_usd=asdict(hours.times(rates.cluster)),
+        )
 
 
 def _check_number(option: str, value: float | None, *, most: float) -> None:

@@ -5,6 +5,7 @@ CO2 is computed from the region's grid (location-based), independent of the powe
 
 import csv
 import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -157,18 +158,37 @@ def time_and_money(
     return lines
 
 
-def _cost_line(cluster: AnyCluster, place: Place, hours_low: float, hours_high: float) -> str:
+@dataclass(frozen=True)
+class HourlyRates:
+    """USD per hour while a run lasts."""
+
+    nodes: float
+    """Nodes of the run, on demand."""
+    cluster: float
+    """Whole cluster."""
+
+
+def hourly_rates(cluster: AnyCluster, place: Place) -> HourlyRates | None:
+    """Return the rates of a run; None if the price of its nodes is not known."""
     prices = load_prices(cluster.region)
     node_price = prices.get(f"hyperpod.{place.group.instance_type}")
     if not node_price:
-        return f"no price is known for {place.group.instance_type}; run `make prices REGION={cluster.region}`"
-    nodes_hourly = node_price.usd * place.num_nodes
+        return None
     bill = make_bill(cluster.region, cluster_items(cluster, Usage()), prices)
     # The bill does not include nodes that Karpenter adds.
     num_added = max(0, place.num_nodes - place.group.num_instances)
-    cluster_hourly = hourly_usd(bill.monthly_usd) + node_price.usd * num_added
-    nodes_cost = _money(nodes_hourly * hours_low, nodes_hourly * hours_high)
-    cluster_cost = _money(cluster_hourly * hours_low, cluster_hourly * hours_high)
+    return HourlyRates(
+        nodes=node_price.usd * place.num_nodes,
+        cluster=hourly_usd(bill.monthly_usd) + node_price.usd * num_added,
+    )
+
+
+def _cost_line(cluster: AnyCluster, place: Place, hours_low: float, hours_high: float) -> str:
+    rates = hourly_rates(cluster, place)
+    if rates is None:
+        return f"no price is known for {place.group.instance_type}; run `make prices REGION={cluster.region}`"
+    nodes_cost = _money(rates.nodes * hours_low, rates.nodes * hours_high)
+    cluster_cost = _money(rates.cluster * hours_low, rates.cluster * hours_high)
     return (
         f"{nodes_cost} for these nodes on demand, {cluster_cost} for the whole cluster in that time"
         " (`make cost` names the sources of the prices)"

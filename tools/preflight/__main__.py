@@ -4,10 +4,12 @@ The exit status is 1 if the deployment would fail. It is 3 if no check failed, b
 """
 
 from collections import Counter
+from dataclasses import asdict
 
 from config.reading.loader import load_cluster
 from tools.aws_session import open_session
 from tools.command_line import cluster_parser, run_command
+from tools.json_output import add_json_option, publish
 from tools.preflight import run_checks
 from tools.preflight.finding import Finding
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -19,9 +21,9 @@ NOT_CHECKED = 3
 
 
 def main() -> int:
-    options = cluster_parser(
-        "Check, without changing anything, that a cluster can be deployed."
-    ).parse_args()
+    parser = cluster_parser("Check, without changing anything, that a cluster can be deployed.")
+    add_json_option(parser)
+    options = parser.parse_args()
     cluster = load_cluster(options.cluster)
     profile = options.profile
     aws = ReadOnlyAws(open_session(region=cluster.region, profile=profile), profile=profile)
@@ -33,9 +35,17 @@ def main() -> int:
             print(f"         -> {finding.action}", flush=True)
     print(_summary(findings))
     levels = {finding.level for finding in findings}
-    if "FAIL" in levels:
+    is_checked = "UNKNOWN" not in levels
+    is_ready = "FAIL" not in levels
+    publish(
+        cluster=cluster.name,
+        region=cluster.region,
+        ready=is_ready if is_checked or not is_ready else None,
+        findings=[asdict(finding) for finding in findings],
+    )
+    if not is_ready:
         return NOT_READY
-    return NOT_CHECKED if "UNKNOWN" in levels else 0
+    return 0 if is_checked else NOT_CHECKED
 
 
 def _summary(findings: list[Finding]) -> str:

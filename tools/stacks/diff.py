@@ -12,9 +12,9 @@ The exit status is 1 if the cluster or a resource with data would be replaced or
 import json
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import boto3
 
@@ -25,6 +25,7 @@ from config.resource_names import construct_ids, stack_names, wanted_stacks
 from manifests.charts import chart_folder
 from tools.aws_session import aws_client, open_session, require_credentials
 from tools.command_line import cluster_parser, run_command
+from tools.json_output import add_json_option, publish
 from tools.kubernetes.charts import HYPERPOD, bring_missing
 from tools.stacks.replacements import (
     FSX,
@@ -107,6 +108,7 @@ def main() -> int:
         help="compare with the templates in this folder, one <stack>.template.json per stack, as an earlier "
         "`make synth` wrote them to cdk.out (copy it before you change the file); needs no AWS credentials",
     )
+    add_json_option(parser)
     options = parser.parse_args()
     if (options.old is None) != (options.new is None):
         raise ValueError(
@@ -128,6 +130,7 @@ def main() -> int:
             f"note: {cluster.region} has no stack of cluster {cluster.name}. If you changed `name` or "
             "`region`, the former cluster still runs and bills: `make teardown` with the former file."
         )
+    publish(cluster=cluster.name, region=cluster.region, stacks=[pair.stack for pair in pairs])
     return _report(pairs, region=cluster.region)
 
 
@@ -147,6 +150,11 @@ def _report(pairs: Sequence[Pair], *, region: str) -> int:
     losses = find_precious_losses(pairs, region=region)
     notices = [notice for pair in pairs for notice in find_notices(pair.stack, pair.old, pair.new)]
     refused = find_exports_in_use(pairs, region=region)
+    publish(
+        losses=[_published(loss) for loss in losses],
+        notices=[asdict(notice) for notice in notices],
+        refused=refused,
+    )
     paragraphs = [*map(describe, losses), *map(describe_notice, notices), *refused]
     if not paragraphs:
         print("The cluster, file systems, database, buckets and keys survive this change.")
@@ -161,6 +169,20 @@ def _report(pairs: Sequence[Pair], *, region: str) -> int:
         return LOSES_DATA
     print("Nothing is certain to be lost; read the notes.")
     return 0
+
+
+def _published(precious: "PreciousLoss") -> dict[str, Any]:
+    """Return a loss for ``--json``."""
+    loss = precious.loss
+    return {
+        "stack": precious.stack,
+        "logical_id": loss.logical_id,
+        "type": loss.resource_type,
+        "kind": loss.kind,
+        "reason": loss.reason,
+        "is_certain": precious.is_certain,
+        "is_kept": loss.is_kept,
+    }
 
 
 def _read(path: Path) -> Template:

@@ -8,6 +8,7 @@ from config.cluster import zone_ids
 from tests.tools.accounts import deployed_stacks, empty_account
 from tests.tools.answering_aws import AnsweringAws, Refusal
 from tests.tools.cluster_files import shipped
+from tests.tools.json_documents import RunJson
 from tests.tools.preflight.report import findings, problems
 from tools.preflight import __main__ as command
 from tools.preflight.read_only_aws import READING, ReadOnlyAws
@@ -147,6 +148,28 @@ def test_exit_status_and_output(
     output = capsys.readouterr().out
     assert ("0 FAIL: ready to deploy" in output) is ready
     assert ("make bootstrap CLUSTER=" in output) is not ready
+
+
+@pytest.mark.parametrize(
+    ("refused", "status", "ready"), [("", 0, True), ("NotFound", 1, False), ("Denied", 3, None)]
+)
+def test_findings_as_json(
+    refused: str,
+    status: int,
+    ready: bool | None,
+    monkeypatch: pytest.MonkeyPatch,
+    run_json: RunJson,
+) -> None:
+    aws = empty_account(SLURM)
+    if refused:
+        codes = {"NotFound": "ParameterNotFound", "Denied": "AccessDeniedException"}
+        aws.answer("ssm", "GetParameter", Refusal(codes[refused]))
+    monkeypatch.setattr(command, "open_session", lambda region, profile: aws.session)
+    monkeypatch.chdir(Path(__file__).parents[3])
+    document = run_json(command.main)
+    assert document["exit_status"] == status and document["result"]["ready"] is ready
+    levels = {finding["level"] for finding in document["result"]["findings"]}
+    assert ("FAIL" in levels) is (status == 1) and ("UNKNOWN" in levels) is (status == 3)
 
 
 def test_a_missing_file_is_an_error_without_a_traceback() -> None:

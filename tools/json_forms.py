@@ -1,0 +1,165 @@
+"""Table of the operator commands: their JSON forms and exit statuses.
+
+``docs/json.md`` is written from it (``python -m tools.documents.json_page``).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from seqlm.training.command_line import INTERRUPTED, USAGE_ERROR
+
+VERSION = 1
+"""Version of the JSON forms. It rises when a field is removed or changes its meaning, and not for new
+fields."""
+DONE = 0
+COMMON_STATUSES = {
+    USAGE_ERROR: "wrong usage, a wrong file, or a refusal of AWS or the scheduler; `error` has the message",
+    INTERRUPTED: "interrupted by Ctrl-C",
+}
+"""Exit statuses of every command. A defect of the program ends with 1 and a traceback on standard error."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """JSON form and exit statuses of a command."""
+
+    module: str
+    """Module that runs."""
+    statuses: Mapping[int, str]
+    """Meanings of the exit statuses that are not common to all commands."""
+    fields: Mapping[str, str]
+    """Meanings of the fields of ``result``, by path."""
+    word: str = ""
+    """Subcommand; empty if the module has only one command."""
+    typed: str = ""
+    """Command to type, if it is not `make <name> ARGS=--json`."""
+
+
+CLUSTER = {"cluster": "name of the cluster", "region": "AWS region"}
+COMMANDS: Mapping[str, Command] = {
+    "preflight": Command(
+        "tools.preflight",
+        {
+            DONE: "ready to deploy",
+            1: "a check failed, so the deployment would fail",
+            3: "no check failed, but some could not be made",
+        },
+        {
+            **CLUSTER,
+            "ready": "true, false, or null if a check could not be made",
+            "findings[].level": "`OK`, `WARN`, `UNKNOWN` or `FAIL`",
+            "findings[].subject": "subject of the check",
+            "findings[].message": "finding",
+            "findings[].action": "action to take; empty if none is needed",
+        },
+    ),
+    "cost": Command(
+        "tools.cost",
+        {DONE: "printed"},
+        {
+            "name": "name of the cluster or endpoint",
+            "kind": "`slurm`, `eks` or `endpoint`",
+            "region": "AWS region",
+            "monthly_usd": "USD per month of all lines with a price",
+            "hourly_usd": "the same per hour",
+            "lines[].service": "AWS service",
+            "lines[].dimensions": "what is billed",
+            "lines[].key": "key of the price",
+            "lines[].scope": "`nodes` bills until `make destroy`, `kept` until `make teardown`",
+            "lines[].monthly_usd": "USD per month; null if no price is known",
+            "lines[].is_borrowed": "whether the price belongs to another region or product",
+            "unpriced[]": "keys without a known price, which are not in the totals",
+            "notes[]": "assumptions and notes, as text",
+        },
+    ),
+    "plan": Command(
+        "tools.plan",
+        {DONE: "the run fits", 1: "the run does not fit into the memory of the GPUs"},
+        {
+            "run": "name of the run",
+            "cluster": "name of the cluster",
+            "group": "instance group",
+            "instance_type": "instance type",
+            "nodes": "number of nodes",
+            "devices": "number of GPUs or NeuronCores",
+            "warnings[]": "limits beyond which nothing was tried",
+            "fits": "whether the run fits into the memory of a device",
+            "memory_bytes": "bytes of a device that the run needs",
+            "usable_bytes": "bytes of a device that a run can use",
+            "changes[]": "overrides with which the run would fit, each for `ARGS`",
+            "residues_per_second.low": "lower estimate; null if the run does not fit, like all below",
+            "residues_per_second.high": "higher estimate",
+            "hours.low": "hours at the higher speed",
+            "hours.high": "hours at the lower speed",
+            "nodes_usd.low": "USD for the nodes at the higher speed; null without a known price",
+            "nodes_usd.high": "USD for the nodes at the lower speed; null without a known price",
+            "cluster_usd.low": "USD for the whole cluster in that time; null without a known price",
+            "cluster_usd.high": "the same at the lower speed; null without a known price",
+            "save_every_seconds": "recommended time between checkpoints",
+        },
+    ),
+    "prices": Command(
+        "tools.cost.prices",
+        {DONE: "written"},
+        {
+            "region": "AWS region",
+            "source": "`price-list-api` or `price-list-files`",
+            "lines[]": "file, changes, and prices that were left as they are, as text",
+        },
+    ),
+    "diff": Command(
+        "tools.stacks.diff",
+        {DONE: "nothing is certain to be lost", 1: "data is lost, or the update is refused"},
+        {
+            **CLUSTER,
+            "stacks[]": "stacks that were compared",
+            "losses[].stack": "stack of a resource that cannot be restored",
+            "losses[].logical_id": "logical id of the resource",
+            "losses[].type": "its type in CloudFormation",
+            "losses[].kind": "`is replaced`, `is deleted` or `may be replaced`",
+            "losses[].reason": "cause",
+            "losses[].is_certain": "whether it happens for certain",
+            "losses[].is_kept": "whether the old resource stays in the account",
+            "notices[].stack": "stack of a change with a consequence",
+            "notices[].logical_id": "logical id of the resource",
+            "notices[].text": "consequence",
+            "notices[].is_certain": "whether it happens for certain",
+            "refused[]": "updates that CloudFormation will refuse, as text",
+        },
+    ),
+}
+"""Commands by their names, which are targets of the Makefile unless ``typed`` has another."""
+WITHOUT_JSON: Mapping[str, str] = {
+    "synth": "it is the CDK itself, and its result is the folder `cdk.out`",
+    "bootstrap": "it is the CDK itself, and its result is the stack `CDKToolkit`",
+    "deploy": "not yet; the CDK's lines are the result",
+    "mirror-downloads": "not yet",
+    "charts": "not yet",
+    "connect": "it opens a shell",
+    "logs": "not yet",
+    "apply-lifecycle": "not yet",
+    "replace": "not yet",
+    "reboot": "not yet",
+    "health-check": "not yet",
+    "move": "not yet",
+    "destroy": "not yet",
+    "teardown": "not yet",
+    "image": "it prints the name of the image alone on standard output",
+    "push": "it prints the name of the image alone on standard output",
+    "bandwidth": "it is a submission, see `submit`, or a measurement on this machine",
+    "status": "not yet",
+    "tail": "not yet",
+    "cancel": "not yet",
+    "fetch": "not yet",
+}
+"""Targets for operators without a JSON form, with the reason."""
+OTHER_FORMS: Mapping[str, str] = {
+    "runs": "a list of the runs, with the columns of the table",
+    "compare": "`fields` and `scores` by name and run, and `notes`",
+}
+"""Commands of `seqlm`, with forms of their own."""
+
+
+def top_level(fields: Mapping[str, str]) -> list[str]:
+    """Return the names of the fields of ``result`` itself."""
+    return list(dict.fromkeys(path.partition(".")[0].removesuffix("[]") for path in fields))

@@ -32,9 +32,21 @@ class Command:
     word: str = ""
     """Subcommand; empty if the module has only one command."""
     typed: str = ""
-    """Command to type, if it is not `make <name> ARGS=--json`."""
+    """Command to type, if it is not ``make --silent <name> ARGS=--json``."""
 
 
+ACTIVITY = {
+    "operations[].time": "time of one of the newest operations; null if they were not read",
+    "operations[].type": "type of the operation",
+    "operations[].status": "status of the operation",
+    "operations[].details": "what it does in each group, while it is in progress",
+    "events[].time": "time of one of the newest events; null if they were not read",
+    "events[].level": "level of the event",
+    "events[].place": "group and instance",
+    "events[].description": "description of the event",
+}
+"""Fields of HyperPod's operations and events."""
+JOBS_SUBMIT = "make --silent train-fsdp CONFIG=esm2_650m TARGET=slurm SUBMIT=--json"
 CLUSTER = {"cluster": "name of the cluster", "region": "AWS region"}
 COMMANDS: Mapping[str, Command] = {
     "preflight": Command(
@@ -127,8 +139,65 @@ COMMANDS: Mapping[str, Command] = {
             "refused[]": "updates that CloudFormation will refuse, as text",
         },
     ),
+    "submit": Command(
+        "tools.jobs",
+        {DONE: "submitted, or manifests written with `--to`"},
+        {
+            "job": "id of the job",
+            "places[].name": "`log`, `metrics`, `report`, `results`, `pods` or the like",
+            "places[].value": "path on the shared file system, or text",
+            "next[]": "commands to type next",
+            "written[]": "with `--to` on EKS: files and what to do with them, as text",
+        },
+        word="submit",
+        typed=JOBS_SUBMIT,
+    ),
+    "status": Command(
+        "tools.jobs",
+        {DONE: "printed"},
+        {
+            "jobs[].job": "id of a job in the queue; on EKS of any job that exists",
+            "jobs[].name": "Slurm's name of the job; the stage on EKS",
+            "jobs[].state": "state that the scheduler reports",
+            "jobs[].time": "time that the job has run; its age on EKS",
+            "jobs[].nodes": "number of nodes, as text; null on EKS",
+            "jobs[].where": "nodes, or the reason to wait; null on EKS",
+            "runs[].job": "one of the five newest jobs",
+            "runs[].run": "name of its run",
+            "runs[].state": "state; `ENDED` for a job that left Slurm's queue",
+            "runs[].log": "last line of the log",
+            "runs[].metrics": "last line of the training's metrics, JSON as text; null on EKS",
+            **ACTIVITY,
+        },
+        word="status",
+    ),
+    "tail": Command(
+        "tools.jobs",
+        {DONE: "the job has ended"},
+        {"lines[]": "last lines of the log, at most 200; all of them go to standard error"},
+        word="tail",
+        typed="make --silent tail JOB=<job> ARGS=--json",
+    ),
+    "cancel": Command(
+        "tools.jobs",
+        {DONE: "the job saves and ends, or had ended"},
+        {"lines[]": "what happens to the job, as text"},
+        word="cancel",
+        typed="make --silent cancel JOB=<job> ARGS=--json",
+    ),
+    "fetch": Command(
+        "tools.jobs",
+        {DONE: "fetched"},
+        {
+            "folder": "folder of the run on this machine",
+            "files[]": "names of the files and folders there",
+            "left[]": "files that were too large, as text",
+        },
+        word="fetch",
+        typed="make --silent fetch JOB=<job> ARGS=--json",
+    ),
 }
-"""Commands by their names, which are targets of the Makefile unless ``typed`` has another."""
+"""Commands by their names, which are targets of the Makefile, except ``submit``."""
 WITHOUT_JSON: Mapping[str, str] = {
     "synth": "it is the CDK itself, and its result is the folder `cdk.out`",
     "bootstrap": "it is the CDK itself, and its result is the stack `CDKToolkit`",
@@ -147,10 +216,6 @@ WITHOUT_JSON: Mapping[str, str] = {
     "image": "it prints the name of the image alone on standard output",
     "push": "it prints the name of the image alone on standard output",
     "bandwidth": "it is a submission, see `submit`, or a measurement on this machine",
-    "status": "not yet",
-    "tail": "not yet",
-    "cancel": "not yet",
-    "fetch": "not yet",
 }
 """Targets for operators without a JSON form, with the reason."""
 OTHER_FORMS: Mapping[str, str] = {

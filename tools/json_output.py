@@ -5,18 +5,22 @@ the fields of each command.
 """
 
 import argparse
+import io
 import json
 import os
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tools.json_forms import COMMANDS, VERSION, top_level
 
 OPTION = "--json"
+LAST_LINES = 200
+"""Most lines of text in the document of a command whose result is text, such as a log."""
 _STDOUT = 1
 _STDERR = 2
 
@@ -29,6 +33,7 @@ class Document:
     """Name of the command, a key of ``COMMANDS``."""
     result: dict[str, Any]
     """Values of the command's fields; null as long as the command has not found them."""
+    printed: "_Printed" = field(default_factory=lambda: _Printed())
 
     def as_text(self, *, exit_status: int, error: str | None) -> str:
         """Return the document as JSON text."""
@@ -40,6 +45,25 @@ class Document:
             "result": self.result,
         }
         return json.dumps(found, indent=1, allow_nan=False)
+
+
+class _Printed(io.TextIOBase):
+    """Stream that passes text on to standard error, and keeps the last lines."""
+
+    def __init__(self) -> None:
+        self._whole: deque[str] = deque(maxlen=LAST_LINES)
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        *whole, self._begun = (self._begun + text).split("\n")
+        self._whole.extend(whole)
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+    def lines(self) -> list[str]:
+        return [*self._whole, *([self._begun] if self._begun else [])]
 
 
 _DOCUMENT: ContextVar[Document | None] = ContextVar("document", default=None)
@@ -80,6 +104,13 @@ def publish(**fields: Any) -> None:
     document.result.update(fields)
 
 
+def publish_lines(name: str) -> None:
+    """Set a field to the last lines that the command has printed; without ``--json``, do nothing."""
+    document = _DOCUMENT.get()
+    if document is not None:
+        publish(**{name: document.printed.lines()})
+
+
 def command_of(module: str, words: Sequence[str]) -> str | None:
     """Return the command that runs, a key of ``COMMANDS``.
 
@@ -104,7 +135,7 @@ def recording(command: str) -> Iterator[Document]:
     stdout = os.dup(_STDOUT)
     os.dup2(_STDERR, _STDOUT)
     try:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(document.printed):
             yield document
     finally:
         sys.stderr.flush()

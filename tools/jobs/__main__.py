@@ -17,6 +17,7 @@ from tools.jobs.kubernetes.jobs import KubernetesJobs
 from tools.jobs.scheduler import Scheduler
 from tools.jobs.slurm.jobs import SlurmJobs
 from tools.jobs.work import NamedRun
+from tools.json_output import add_json_option
 
 SUBMIT = "submit"
 COMMANDS = {
@@ -40,6 +41,7 @@ def main() -> int:
     scheduler = KubernetesJobs(cluster) if isinstance(cluster, EksCluster) else SlurmJobs(cluster)
     parser.prog += f" {command}"
     scheduler.add_options(parser)
+    add_json_option(parser)
     if command == SUBMIT:
         _add_submit_options(parser, scheduler)
         # Options may stand between the overrides.

@@ -11,6 +11,7 @@ from typing import IO
 
 from seqlm.training.whole_file import move_into_place
 from tools.archives import extract
+from tools.json_output import publish
 
 SHOWN_LINES = 20
 """Lines shown of a message that arrived instead of files."""
@@ -67,10 +68,12 @@ class Delivery:
                 if (target / path.name).is_dir():
                     shutil.rmtree(target / path.name)
                 move_into_place(path, target / path.name)
-        for line in self._said:
-            if line.startswith("left "):
-                print(f"not fetched: {line.removeprefix('left ')}; {instead}", file=sys.stderr)
-        for path in sorted(target.iterdir()):
+        left = [line.removeprefix("left ") for line in self._said if line.startswith("left ")]
+        for name in left:
+            print(f"not fetched: {name}; {instead}", file=sys.stderr)
+        files = sorted(target.iterdir())
+        publish(folder=str(target), files=[path.name for path in files], left=left)
+        for path in files:
             print(path)
         return 0
 

@@ -2,9 +2,10 @@
 
 import argparse
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tools.jobs.work import NamedRun
+from tools.json_output import publish
 
 
 class Scheduler(ABC):
@@ -45,13 +46,15 @@ class Scheduler(ABC):
         """
 
 
-def print_found(found: Mapping[str, str], *, follow: str) -> None:
+def print_found(found: Mapping[str, str], *, follow: Sequence[str]) -> None:
     """Print a job and where its files are.
 
     Args:
         found: values to print, by name; ``job`` is one of them.
         follow: commands to type next.
     """
+    places = [{"name": name, "value": value} for name, value in found.items() if name != "job"]
+    publish(job=found["job"], places=places, next=list(follow))
     for name, value in found.items():
         print(f"{name:8} {value}")
-    print(f"next     {follow}")
+    print(f"next     {', '.join(follow)}")

@@ -11,10 +11,16 @@ from botocore.exceptions import BotoCoreError, ClientError
 from config.cluster import Cluster
 from tools.aws_session import aws_client, explain, open_session
 from tools.command_line import format_table
+from tools.json_output import publish
 
 NUM_SHOWN = 5
 """Most operations, and most events, of a report."""
 TIME = "%Y-%m-%d %H:%M"
+COLUMNS = {
+    "operations": ("time", "type", "status", "details"),
+    "events": ("time", "level", "place", "description"),
+}
+"""Columns of each part of the report, for ``--json``."""
 
 
 def activity(sagemaker: Any, cluster_name: str) -> str:
@@ -46,6 +52,7 @@ def _part(
         found = list(rows(sagemaker, cluster_name))
     except (BotoCoreError, ClientError) as error:
         return f"{name}: cannot be read: {explain(error)}"
+    publish(**{name: [dict(zip(COLUMNS[name], row, strict=True)) for row in found]})
     if not found:
         return f"{name}: none"
     table = format_table(found[0], found[1:])

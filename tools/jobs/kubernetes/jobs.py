@@ -31,6 +31,7 @@ from tools.jobs.kubernetes.job_state import KINDS, has_ended, list_jobs, place_p
 from tools.jobs.kubernetes.placement import EksWanted
 from tools.jobs.scheduler import Scheduler, print_found
 from tools.jobs.work import NamedRun, Order, work_of, work_problems
+from tools.json_output import publish, publish_lines
 from tools.kubernetes.kubectl import Kubectl, Refused, open_kubectl
 from tools.nodes.activity import print_activity
 
@@ -106,7 +107,9 @@ class KubernetesJobs(Scheduler):
         wanted = EksWanted.of(options, image=image)
         job = pod_job(cluster, run, options.overrides, wanted, version=version)
         if options.to:
-            for line in write_files(job, options.to):
+            written = list(write_files(job, options.to))
+            publish(written=written)
+            for line in written:
                 print(line)
             if image.startswith(FILL_IN):
                 print(
@@ -126,7 +129,7 @@ class KubernetesJobs(Scheduler):
                 "pods": f"{size} in {job.namespace}, of {job.operator}'s operator",
                 **STAGES[job.stage].results(job.files.run_dir, job.files.output),
             },
-            follow=f"make tail {target}, make status TARGET=eks, make fetch {target}",
+            follow=(f"make tail {target}", "make status TARGET=eks", f"make fetch {target}"),
         )
         return 0
 
@@ -145,10 +148,16 @@ class KubernetesJobs(Scheduler):
                         print_activity(self._cluster, options.profile)
                     return status
                 case "tail":
-                    return watch.tail(kubectl, self._operator, options.job, everything=options.all)
+                    status = watch.tail(
+                        kubectl, self._operator, options.job, everything=options.all
+                    )
+                    publish_lines("lines")
+                    return status
             job = watch.find_job(kubectl, self._operator, options.job)
             if command == "cancel":
-                return watch.cancel(kubectl, self._operator, job)
+                status = watch.cancel(kubectl, self._operator, job)
+                publish_lines("lines")
+                return status
             return watch.fetch(kubectl, job, options.to)
 
     def _kubectl(

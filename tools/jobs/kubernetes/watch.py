@@ -33,6 +33,7 @@ from tools.jobs.kubernetes.job_state import (
     state,
     waiting_problems,
 )
+from tools.json_output import publish
 from tools.kubernetes.kubectl import Kubectl, Manifest, Refused
 
 FETCH = Path(__file__).parents[1] / "fetch_run.sh"
@@ -102,9 +103,17 @@ def status(kubectl: Kubectl, operator: Operator, *, everything: bool) -> int:
         ]
         for job in listed
     ]
+    publish(
+        jobs=[
+            {"job": name, "name": stage, "state": state_, "time": age, "nodes": None, "where": None}
+            for name, stage, _, state_, age in rows
+        ]
+    )
     print(format_table(["JOB", "STAGE", "RUN", "STATE", "AGE"], rows))
     if len(jobs) > len(listed):
         print(f"and {len(jobs) - len(listed)} older jobs: make status TARGET=eks ARGS=--all")
+    runs: list[dict[str, Any]] = []
+    publish(runs=runs)
     for job in jobs[:NUM_SHOWN]:
         name = job["metadata"]["name"]
         print(f"\njob {name}  run {job['metadata']['labels'][RUN_LABEL]}  {state(job)}")
@@ -116,8 +125,18 @@ def status(kubectl: Kubectl, operator: Operator, *, everything: bool) -> int:
             _print_pods(pods)
         else:
             _print_counts(pods)
-        if line := _last_line(kubectl, pods):
+        line = _last_line(kubectl, pods)
+        if line:
             print(f"  {'log':8} {line}")
+        runs.append(
+            {
+                "job": name,
+                "run": job["metadata"]["labels"][RUN_LABEL],
+                "state": state(job),
+                "log": line or None,
+                "metrics": None,
+            }
+        )
     return 0
 
 

@@ -3,6 +3,8 @@
 import argparse
 import getpass
 import json
+from collections import deque
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -11,8 +13,10 @@ from config.slurm_cluster import SlurmCluster
 from tools.jobs import code_version
 from tools.jobs.delivery import Delivery
 from tools.jobs.scheduler import Scheduler, print_found
+from tools.jobs.slurm.job_list import read_status
 from tools.jobs.slurm.request import SlurmWanted, job_request, job_user, user_folder
 from tools.jobs.work import NamedRun
+from tools.json_output import LAST_LINES, publish, publish_lines
 from tools.nodes.activity import print_activity
 from tools.nodes.head_node import find_head_node, slurm_is_here
 from tools.nodes.node_session import BrokenSession
@@ -89,7 +93,11 @@ class SlurmJobs(Scheduler):
         found = json.loads(said[-1])
         print_found(
             found,
-            follow=f"make tail JOB={found['job']}, make status, make fetch JOB={found['job']}",
+            follow=(
+                f"make tail JOB={found['job']}",
+                "make status",
+                f"make fetch JOB={found['job']}",
+            ),
         )
         return 0
 
@@ -109,10 +117,20 @@ class SlurmJobs(Scheduler):
                 delivery = Delivery(archive)
                 status = head.run(user, [*program, options.job, str(LARGEST_MIB)], delivery.take)
                 return delivery.unpack(options.to, status=status, instead=COPY_INSTEAD)
+        said: deque[str] = deque(maxlen=LAST_LINES)
+
+        def show(line: str) -> None:
+            said.append(line)
+            print(line, flush=True)
+
         try:
-            status = head.run(user, [*program, options.job], lambda line: print(line, flush=True))
+            status = head.run(user, [*program, options.job], show)
         except BrokenSession as error:
             raise ValueError(f"{error}; the jobs continue") from None
+        if command == "status":
+            publish(**asdict(read_status(said)))
+        else:
+            publish_lines("lines")
         # Nodes have no permission to read the cluster's operations and events.
         if command == "status" and not head.is_here:
             print_activity(self._cluster, options.profile)

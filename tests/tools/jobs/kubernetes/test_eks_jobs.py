@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.tools.jobs.kubernetes.submissions import KINDS, SPACE, Run, add_pod, submitted
+from tests.tools.json_documents import RunJson
 from tests.tools.kubernetes_api import Objects
+from tools.jobs import __main__ as command
 from tools.jobs.kubernetes import watch as eks_jobs
 
 RECORDED = Path(__file__).parents[1] / "recorded/kubernetes_objects.json"
@@ -37,6 +39,23 @@ def test_status_lists_jobs_and_how_far_they_are(objects: Objects, run: Run, clus
     assert (
         "step 20/200: loss 2.800" in said and "hyperpod-i-0123" in said and "all pods run" in said
     )
+
+
+def test_status_and_end_of_a_job_as_json(
+    objects: Objects, run: Run, server: tuple[Objects, Path], run_json: RunJson
+) -> None:
+    name = submitted(objects, run)
+    add_pod(objects, name, "step 20/200: loss 2.800\n")
+    options = ("--cluster", "clusters/eks.yaml", "--kubeconfig", str(server[1]))
+    result = run_json(command.main, "status", *options)["result"]
+    [job] = result["jobs"]
+    assert (job["job"], job["name"], job["nodes"]) == (name, "train", None)
+    [found] = result["runs"]
+    assert found["run"] == "esm2-8m-sample" and "step 20/200" in found["log"]
+    ended = run_json(command.main, "cancel", name, *options)["result"]
+    assert f"job {name} saves and ends" in ended["lines"][0]
+    unknown = run_json(command.main, "tail", "train-x", *options)
+    assert unknown["exit_status"] == 2 and "no job train-x is in namespace" in unknown["error"]
 
 
 def test_status_says_what_is_wrong_with_pods(objects: Objects, run: Run) -> None:

@@ -17,6 +17,7 @@ import pytest
 from config.content_hash import content_hash
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws
 from tests.tools.cluster_files import shipped
+from tests.tools.json_documents import RunJson
 from tests.tools.nodes.node_sessions import NodeSessions
 from tools.jobs import __main__ as command
 from tools.jobs import code_version
@@ -117,6 +118,13 @@ def test_code_goes_ahead_and_the_job_follows(
     printed = capsys.readouterr().out
     assert dict(re.findall(r"^(\w+) +(\S+)$", printed, flags=re.MULTILINE)).items() >= FOUND.items()
     assert "make tail JOB=12" in printed
+
+
+def test_a_submission_as_json(head: Any, uploads: list[str], run_json: RunJson) -> None:
+    words = ("submit", "train", "--config", RUN, "--image", "/fsx/images/esm2.sqsh")
+    result = run_json(command.main, *words)["result"]
+    assert result["job"] == FOUND["job"] and "make tail JOB=12" in result["next"]
+    assert {"name": "log", "value": FOUND["log"]} in result["places"]
 
 
 def test_a_refusal_is_the_message(head: Any, monkeypatch: pytest.MonkeyPatch) -> None:

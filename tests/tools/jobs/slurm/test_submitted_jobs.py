@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -15,6 +16,7 @@ import pytest
 from seqlm.launch.job_file import JOB_FILE, read_job
 from seqlm.launch.slurm_attempts import progress
 from seqlm.launch.slurm_step import run_environment, stage_arguments
+from tests.tools.json_documents import RunJson
 from tools.jobs import __main__ as command
 from tools.jobs.slurm import jobs
 
@@ -77,6 +79,15 @@ class Place:
         (self.bin / "failure").write_text(f"{said}\n")
 
 
+QUEUE = """\
+     JOBID                           NAME        STATE         TIME  NODES NODELIST(REASON)
+        12                      train-new      RUNNING         1:02      2 ip-[1-2]
+        13                        embed-x      PENDING         0:00      1 (Resources, node is down)
+and 1 more jobs: squeue --user=$USER
+"""
+"""Answer of Slurm 23.11 to squeue with the format of ``jobs_on_cluster.sh``, and the program's own line."""
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     place = Place(tmp_path)
@@ -118,6 +129,20 @@ def test_status_shows_the_queue_and_how_far_runs_are(place: Place, run: Run) -> 
     assert (
         '  metrics  {"kind": "train", "step": 5}' in said and "  log      [now] log of 12" in said
     )
+
+
+def test_status_as_json(place: Place, run_json: RunJson) -> None:
+    first = place.add("7", "old", seconds=100)
+    place.add("12", "new", seconds=200)
+    (first / "metrics.jsonl").write_text('{"kind": "train", "step": 5}\n')
+    (place.bin / "queue").write_text(QUEUE)
+    result = run_json(command.main, "status", "--folder", str(place.folder))["result"]
+    running, waiting = result["jobs"]
+    assert (running["job"], running["name"], running["where"]) == ("12", "train-new", "ip-[1-2]")
+    assert (waiting["state"], waiting["where"]) == ("PENDING", "(Resources, node is down)")
+    newest, oldest = result["runs"]
+    assert (newest["job"], newest["run"], newest["metrics"]) == ("12", "new", None)
+    assert json.loads(oldest["metrics"])["step"] == 5 and oldest["log"] == "[now] log of 7"
 
 
 def test_status_of_many_jobs_fits_on_two_screens(place: Place, run: Run) -> None:
@@ -177,6 +202,15 @@ def test_cancel_lets_a_running_job_save(place: Place, run: Run, state: str, said
     assert [path.name for path in place.folder.rglob("cancelled")] == ["cancelled"] * (
         state == "RUNNING"
     )
+
+
+def test_cancel_as_json(place: Place, run_json: RunJson) -> None:
+    place.add("12", "new", seconds=200)
+    place.state("PENDING")
+    document = run_json(command.main, "cancel", "12", "--folder", str(place.folder))
+    assert "job 12 was not running and is cancelled" in document["result"]["lines"]
+    unnamed = run_json(command.main, "cancel", "--folder", str(place.folder))
+    assert unnamed["exit_status"] == 2 and "name the job" in unnamed["error"]
 
 
 def test_a_job_that_slurm_has_forgotten_is_not_in_the_queue(place: Place, run: Run) -> None:
@@ -260,6 +294,19 @@ def test_what_is_too_large_for_a_session_is_named(
     assert status == 0 and f"not fetched: {run_dir}/model, 3 MiB" in said
     assert f"not fetched: {run_dir}/embeddings.parquet, 2 MiB" in said
     assert [path.name for path in (tmp_path / "fetched/new").iterdir()] == ["report.html"]
+
+
+def test_fetch_as_json(
+    place: Place, run_json: RunJson, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(jobs, "LARGEST_MIB", 0)
+    run_dir = place.add("12", "new", seconds=200)
+    (run_dir / "report.html").write_text("<svg>")
+    (run_dir / "embeddings.parquet").write_bytes(os.urandom(1_500_000))
+    options = ("--folder", str(place.folder), "--to", str(tmp_path))
+    result = run_json(command.main, "fetch", "12", *options)["result"]
+    assert (result["folder"], result["files"]) == (str(tmp_path / "new"), ["report.html"])
+    assert result["left"] == [f"{run_dir}/embeddings.parquet, 2 MiB"]
 
 
 def test_a_run_without_results_says_so(place: Place, run: Run) -> None:

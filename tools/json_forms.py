@@ -46,6 +46,28 @@ ACTIVITY = {
     "events[].description": "description of the event",
 }
 """Fields of HyperPod's operations and events."""
+STACKS = {
+    "stacks[].name": "existing stack of the cluster",
+    "stacks[].status": "its status in CloudFormation",
+    "stacks[].failures[].logical_id": "resource that failed in the last change, the newest first, at most 20",
+    "stacks[].failures[].type": "its type in CloudFormation",
+    "stacks[].failures[].reason": "reason that CloudFormation reports",
+}
+"""Fields of stacks after a change."""
+OF_CDK = (
+    "the CDK's own status for every other failure, mostly 1; its messages are on standard error"
+)
+NODE_STATUSES = {
+    DONE: "the service accepted all nodes, or they take jobs again (`--resume`)",
+    1: "the service refused a node, or jobs still run",
+}
+NODE_FIELDS = {
+    "jobs[]": "jobs or pods on the nodes: before the wait, and after it those that still run, as text",
+    "nodes[].name": "node of the request; null if no request was sent",
+    "nodes[].instance_id": "its instance id",
+    "nodes[].failure": "reason of the service's refusal; null if it accepted the node",
+    "resumed[]": "with `--resume`: nodes that take jobs again",
+}
 JOBS_SUBMIT = "make --silent train-fsdp CONFIG=esm2_650m TARGET=slurm SUBMIT=--json"
 CLUSTER = {"cluster": "name of the cluster", "region": "AWS region"}
 COMMANDS: Mapping[str, Command] = {
@@ -196,25 +218,137 @@ COMMANDS: Mapping[str, Command] = {
         word="fetch",
         typed="make --silent fetch JOB=<job> ARGS=--json",
     ),
+    "deploy": Command(
+        "tools.stacks.deploy",
+        {DONE: "deployed", 1: f"nodes are missing and the file has `wait: workers`; {OF_CDK}"},
+        {
+            **CLUSTER,
+            **STACKS,
+            "groups[].name": "group of nodes",
+            "groups[].wanted": "wanted nodes",
+            "groups[].running": "running nodes",
+            "missing[]": "groups with missing nodes, as text",
+            **ACTIVITY,
+        },
+        word="deploy",
+        typed='make --silent deploy ARGS="--json --require-approval never"',
+    ),
+    "destroy": Command(
+        "tools.stacks.deploy",
+        {DONE: "destroyed", 1: OF_CDK},
+        {**CLUSTER, **STACKS},
+        word="destroy",
+        typed='make --silent destroy ARGS="--json --force"',
+    ),
+    "bootstrap": Command(
+        "tools.stacks.deploy",
+        {DONE: "the account has what the CDK deploys with", 1: OF_CDK},
+        CLUSTER,
+        word="bootstrap",
+    ),
+    "teardown": Command(
+        "tools.stacks.teardown",
+        {DONE: "deleted, nothing to delete, or planned with `--dry-run`"},
+        {
+            **CLUSTER,
+            "stacks[]": "stacks to delete, in this order",
+            "lost[].id": "resource with data that is lost for good",
+            "lost[].type": "its type in CloudFormation",
+            "kept[].id": "resource that stays in the account",
+            "kept[].type": "its type in CloudFormation",
+            "kept[].delete": "command that deletes it; empty if none is needed",
+            "service_logs[]": "log groups that stay",
+            "network_held_by[]": "resources because of which the network stays",
+            "deleted[]": "stacks that were deleted; after an error, the others are left",
+        },
+        typed='make --silent teardown ARGS="--json --dry-run"',
+    ),
+    "logs": Command(
+        "tools.nodes.logs",
+        {DONE: "printed"},
+        {
+            "nodes[].name": "node; null if it no longer exists",
+            "nodes[].group": "its group",
+            "nodes[].instance_id": "its instance id",
+            "nodes[].state": "`done`, `failed`, `unfinished` or `silent`, of the last run of its setup",
+            "nodes[].result": "end of the run, or the last error",
+            "lines[]": "last lines of the logs, at most 200; null for more than 20 nodes and with `--all`",
+        },
+    ),
+    "connect": Command(
+        "tools.nodes.connect",
+        {DONE: "printed"},
+        {
+            "cluster": "name of the cluster",
+            "nodes[].name": "node",
+            "nodes[].host_name": "name within the VPC and in Slurm; empty until the node has one",
+            "nodes[].instance_id": "instance id",
+            "nodes[].instance_type": "instance type",
+            "nodes[].status": "status that HyperPod reports",
+        },
+        typed='make --silent connect ARGS="--json --list"',
+    ),
+    **{
+        action: Command(
+            "tools.nodes.actions",
+            NODE_STATUSES,
+            NODE_FIELDS,
+            word=action,
+            typed=f'make --silent {action} NODE=<node> ARGS="--json --yes"',
+        )
+        for action in ("replace", "reboot", "health-check", "move")
+    },
+    "apply-lifecycle": Command(
+        "tools.nodes.apply_lifecycle",
+        {DONE: "done on all nodes", 1: "not done on some nodes"},
+        {
+            "source": "address of the scripts that were applied",
+            "undone[]": "nodes that are not done, as text",
+        },
+    ),
+    "mirror-downloads": Command(
+        "tools.images.mirror_downloads",
+        {
+            DONE: "all copies are there, or none are needed",
+            1: "no program here can copy some images",
+        },
+        {
+            "files[]": "files in the bucket",
+            "images[].tag": "tag of an image in the repository",
+            "images[].is_there": "whether the repository has it",
+        },
+    ),
+    "charts": Command(
+        "tools.kubernetes.charts",
+        {DONE: "all charts are there"},
+        {"folder": "folder of the charts", "charts[]": "names of the charts"},
+    ),
+    "image": Command(
+        "tools.images.build",
+        {DONE: "built"},
+        {
+            "image": "local name of the image",
+            "can_be_pushed": "false for an image with changes that are not committed",
+        },
+    ),
+    "import-image": Command(
+        "tools.images.import_image",
+        {DONE: "imported"},
+        {"file": "file for `IMAGE`", "image": "image by digest"},
+        typed="make --silent image TARGET=slurm ARGS=--json",
+    ),
+    "push": Command(
+        "tools.images.build",
+        {DONE: "the repository has the image"},
+        {"image": "image by digest, for `IMAGE` on EKS", "tag": "its tag"},
+        word="--push",
+    ),
 }
-"""Commands by their names, which are targets of the Makefile, except ``submit``."""
+"""Commands by their names, which are targets of the Makefile, except those of ``NO_TARGETS``."""
+NO_TARGETS = {"submit", "import-image"}
+"""Commands that targets with other names run on Slurm or EKS."""
 WITHOUT_JSON: Mapping[str, str] = {
     "synth": "it is the CDK itself, and its result is the folder `cdk.out`",
-    "bootstrap": "it is the CDK itself, and its result is the stack `CDKToolkit`",
-    "deploy": "not yet; the CDK's lines are the result",
-    "mirror-downloads": "not yet",
-    "charts": "not yet",
-    "connect": "it opens a shell",
-    "logs": "not yet",
-    "apply-lifecycle": "not yet",
-    "replace": "not yet",
-    "reboot": "not yet",
-    "health-check": "not yet",
-    "move": "not yet",
-    "destroy": "not yet",
-    "teardown": "not yet",
-    "image": "it prints the name of the image alone on standard output",
-    "push": "it prints the name of the image alone on standard output",
     "bandwidth": "it is a submission, see `submit`, or a measurement on this machine",
 }
 """Targets for operators without a JSON form, with the reason."""

@@ -121,9 +121,7 @@ def command_of(module: str, words: Sequence[str]) -> str | None:
     Returns: None for a module without JSON, and for arguments without its subcommand.
     """
     commands = {found.word: name for name, found in COMMANDS.items() if found.module == module}
-    if "" in commands:
-        return commands[""]
-    return next((commands[word] for word in words if word in commands), None)
+    return next((commands[word] for word in words if word in commands), commands.get(""))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from tools.command_line import cluster_parser, run_command
 from tools.images.container_engine import ENGINES, ContainerEngine, find_engine
 from tools.images.image_registry import Repository, find_repository, registry_login
 from tools.images.source_revision import Revision, build_context, read_revision, require_clean
+from tools.json_output import add_json_option, publish
 
 REPOSITORY = Path(__file__).parents[2]
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -74,6 +75,7 @@ def main() -> int:
         action="store_true",
         help="include uncommitted changes, and tag it <commit>-dirty",
     )
+    add_json_option(parser)
     options = parser.parse_args()
     framework = FRAMEWORKS[options.framework]
     revision = read_revision(REPOSITORY)
@@ -84,7 +86,9 @@ def main() -> int:
     if not options.allow_dirty:
         require_clean(revision, instead="give ARGS=--allow-dirty: such an image cannot be pushed")
     engine = find_engine(options.engine)
-    print(build_image(engine, REPOSITORY, revision, options.engine_options, framework))
+    name = build_image(engine, REPOSITORY, revision, options.engine_options, framework)
+    publish(image=name, can_be_pushed=not revision.changes)
+    print(name)
     print("next: make push" if not revision.changes else "it cannot be pushed", file=sys.stderr)
     return 0
 
@@ -120,6 +124,7 @@ def _push(
         f'next, for Slurm: make image TARGET=slurm ARGS="--reference {name}@{digest}"',
         file=sys.stderr,
     )
+    publish(image=f"{repository.uri}@{digest}", tag=registry_tag(revision, framework))
     print(f"{repository.uri}@{digest}")
 
 

@@ -25,6 +25,7 @@ from tools.images.container_engine import find_engine
 from tools.images.image_registry import Repository, find_repository
 from tools.images.source_revision import Revision, read_revision, require_clean
 from tools.jobs.slurm.request import shared_files, worker_groups
+from tools.json_output import add_json_option, publish
 from tools.nodes.head_node import HeadNode, find_head_node
 from tools.nodes.node_session import BrokenSession
 
@@ -74,6 +75,7 @@ def main() -> int:
         metavar="REGISTRY/REPOSITORY:TAG@sha256:DIGEST",
         help="pushed image to import instead of this commit's; this machine does not contact the registry",
     )
+    add_json_option(parser)
     options = parser.parse_args()
     framework = build.FRAMEWORKS[options.framework]
     cluster = load_slurm_cluster(options.cluster)
@@ -186,6 +188,7 @@ def _import(head: HeadNode, job: ImportJob, cluster_file: Path) -> None:
         raise
     other = f" CLUSTER={cluster_file}" if cluster_file != DEFAULT_CLUSTER_FILE else ""
     print(f"next: make train-ddp TARGET=slurm{other} IMAGE={job.file}", file=sys.stderr)
+    publish(file=job.file, image=job.reference)
     print(job.file, flush=True)
 
 

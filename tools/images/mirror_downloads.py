@@ -25,6 +25,7 @@ from tools.archives import download
 from tools.aws_session import aws_client, if_present, open_session
 from tools.command_line import cluster_parser, run_command
 from tools.images.image_registry import RegistryLogin, copy_image, registry_login
+from tools.json_output import add_json_option, publish
 
 TABLE = Path(__file__).parents[2] / "lifecycle" / "slurm" / "downloads.json"
 """Addresses, versions and checksums of the downloads."""
@@ -60,6 +61,7 @@ def main() -> int:
     parser = cluster_parser(
         "Copy the downloads of nodes to the cluster's bucket and repository, for a closed network."
     )
+    add_json_option(parser)
     options = parser.parse_args()
     cluster = load_cluster(options.cluster)
     if isinstance(cluster, EksCluster) and not public_images.takes_copies(cluster):
@@ -75,11 +77,18 @@ def main() -> int:
     account = aws_client(session, "sts").get_caller_identity()["Account"]
     if isinstance(cluster, SlurmCluster):
         _mirror_files(cluster, aws_client(session, "s3"), account)
+        publish(files=[file_name(entry) for entry in needed(cluster)["files"]])
     copies = image_copies(cluster)
     if not copies:
         return 0
     ecr = aws_client(session, "ecr")
     copied = [_mirror_image(cluster, ecr, copy, options.profile) for copy in copies]
+    publish(
+        images=[
+            {"tag": copy.tag, "is_there": is_there}
+            for copy, is_there in zip(copies, copied, strict=True)
+        ]
+    )
     return 0 if all(copied) else SOME_LEFT
 
 

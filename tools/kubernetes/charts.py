@@ -5,7 +5,6 @@ chart is kept. A new or changed chart is put in place when it is complete, so th
 no incomplete chart there, and the next run continues.
 """
 
-import argparse
 import fcntl
 import hashlib
 import os
@@ -42,7 +41,8 @@ from manifests.charts import (
 from manifests.public_images import images_of, is_known, repository_address
 from seqlm.training.whole_file import move_into_place
 from tools.archives import SECONDS_WITHOUT_DATA, download
-from tools.command_line import run_command
+from tools.command_line import CommandParser, run_command
+from tools.json_output import add_json_option, publish
 from tools.kubernetes.kubectl import find_program, run_helm
 
 GIT_SECONDS = 900
@@ -83,7 +83,7 @@ UNFINISHED = "unfinished-"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Fetch the Helm charts that EKS clusters install.")
+    parser = CommandParser(description="Fetch the Helm charts that EKS clusters install.")
     parser.add_argument(
         "--cluster",
         type=Path,
@@ -105,8 +105,10 @@ def main() -> int:
         metavar="DIR",
         help="folder of the charts (%(default)s)",
     )
+    add_json_option(parser)
     options = parser.parse_args()
     bring_charts(load_eks_cluster(options.cluster), table=options.table, cache=options.cache)
+    publish(folder=str(options.cache), charts=list(load_charts(options.table)))
     return 0
 
 

@@ -23,6 +23,7 @@ from config.reading.loader import load_cluster
 from config.slurm_cluster import SlurmCluster
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
+from tools.json_output import add_json_option, publish
 from tools.kubernetes.kubectl import open_kubectl
 from tools.nodes import node_requests
 from tools.nodes.cluster_nodes import (
@@ -108,6 +109,7 @@ def main() -> int:
             if not workers:
                 raise ValueError(f"--resume: no jobs run on {_names(nodes)}; omit it")
             placement.resume(workers)
+            publish(resumed=[node.name for node in workers])
             print(f"{_names(workers)}: take jobs again")
             return 0
         return _act(_Request(cluster, session, found, nodes, workers), placement, options)
@@ -152,6 +154,7 @@ def _options() -> argparse.Namespace:
         metavar="FILE",
         help="on EKS: kubeconfig, for example of make connect ARGS=--tunnel",
     )
+    add_json_option(parser)
     return parser.parse_args()
 
 
@@ -247,6 +250,7 @@ def _act(request: _Request, placement: JobPlacement, options: argparse.Namespace
             sagemaker, request.found, request.nodes, options.to
         )
     jobs = placement.jobs(request.workers) if request.workers else []
+    publish(jobs=jobs)
     print(_explanation(request, jobs, options))
     _confirm(options.action, options.yes)
     drained = placement.drain(request.workers, f"make {options.action}") if request.workers else []
@@ -256,6 +260,7 @@ def _act(request: _Request, placement: JobPlacement, options: argparse.Namespace
         except KeyboardInterrupt:
             print(f"\n{_still_drained(request.workers)}", file=sys.stderr)
             raise
+        publish(jobs=jobs)
         if jobs:
             print(f"NOT DONE: jobs still run. {_still_drained(request.workers)}", file=sys.stderr)
             return NODES_LEFT
@@ -349,6 +354,16 @@ def _report(
     destination: node_requests.Destination | None,
 ) -> int:
     """Print the answer for each node and what users do next, and return the exit status."""
+    publish(
+        nodes=[
+            {
+                "name": result.node.name,
+                "instance_id": result.node.instance_id,
+                "failure": result.failure or None,
+            }
+            for result in results
+        ]
+    )
     accepted = [result.node for result in results if not result.failure]
     failed = [result for result in results if result.failure]
     for node in accepted:

@@ -18,6 +18,7 @@ from config.resource_names import stack_names
 from config.slurm_cluster import SlurmCluster
 from tools.aws_session import aws_client, if_present, open_session
 from tools.command_line import cluster_parser, run_command
+from tools.json_output import add_json_option, publish
 from tools.nodes.cluster_nodes import (
     UNREACHABLE,
     ClusterNodes,
@@ -72,6 +73,7 @@ def main() -> int:
         choices=tuple(ONLY_STEPS),
         help="run only the steps for users, and drain no node (default: all steps)",
     )
+    add_json_option(parser)
     options = parser.parse_args()
     cluster = load_slurm_cluster(options.cluster)
     check_programs()
@@ -94,6 +96,7 @@ def main() -> int:
             file=sys.stderr,
         )
         raise
+    publish(source=source, undone=undone)
     for name in undone:
         print(f"NOT DONE: {name}", file=sys.stderr)
     return 1 if undone else 0

@@ -26,6 +26,7 @@ from manifests.charts import CACHE
 from seqlm.training.whole_file import write_whole
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
+from tools.json_output import add_json_option, is_recording, publish
 from tools.kubernetes.kubectl import (
     REPOSITORY,
     Kubectl,
@@ -63,6 +64,10 @@ AS_NODE_USER = {"command": [f"sudo --login --user {NODE_USERS['slurm']}"]}
 
 def main() -> int:
     options = _options()
+    if is_recording() and not options.list:
+        raise ValueError(
+            "--json: got no --list; only the list of nodes has a JSON form; add --list"
+        )
     cluster = load_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
     if isinstance(cluster, EksCluster):
@@ -78,6 +83,19 @@ def main() -> int:
         raise ValueError("--tunnel: a Slurm cluster has no Kubernetes; omit it")
     found = read_cluster_nodes(aws_client(session, "sagemaker"), cluster.name)
     if options.list:
+        publish(
+            cluster=cluster.name,
+            nodes=[
+                {
+                    "name": node.name,
+                    "host_name": node.host_name,
+                    "instance_id": node.instance_id,
+                    "instance_type": node.instance_type,
+                    "status": node.status,
+                }
+                for node in found.nodes
+            ],
+        )
         print(nodes_table(found))
         return 0
     return _connect_node(cluster, session, found, options)
@@ -124,6 +142,7 @@ def _options() -> argparse.Namespace:
         metavar="PORT",
         help="on EKS: forward this local port (%(const)s) to the API server through a node, until Ctrl-C",
     )
+    add_json_option(parser)
     return parser.parse_args()
 
 

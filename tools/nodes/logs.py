@@ -20,6 +20,7 @@ from config.reading.loader import load_cluster
 from config.resource_names import ResourceNames
 from tools.aws_session import aws_client, if_present, open_session
 from tools.command_line import cluster_parser, run_command
+from tools.json_output import add_json_option, is_recording, publish, publish_lines
 from tools.nodes.cluster_nodes import ClusterNodes, nodes_meant, read_cluster_nodes
 from tools.nodes.lifecycle_log import (
     ERROR,
@@ -62,11 +63,14 @@ PLAIN = "\x1b[0m"
 
 def main() -> int:
     options = _options()
+    if options.follow and is_recording():
+        raise ValueError("--follow: with --json the document comes at the end; give one of the two")
     cluster = load_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
     is_group = any(group.name == CONTROL_PLANE for group in cluster.instance_groups)
     if options.node == CONTROL_PLANE and isinstance(cluster, EksCluster) and not is_group:
         _show_control_plane(aws_client(session, "logs"), cluster, options)
+        publish_lines("lines")
         return 0
     read_nodes = partial(_read_nodes, aws_client(session, "sagemaker"), cluster.name)
     nodes = read_nodes()
@@ -83,13 +87,26 @@ def main() -> int:
     events_of: dict[str, list[Event]] = defaultdict(list)
     for event in found:
         events_of[event.stream].append(event)
+    outcomes = [(stream, outcome(newest_run(events_of[stream.name]))) for stream in streams]
+    publish(
+        nodes=[
+            {
+                "name": printer.names.get(stream.instance_id),
+                "group": stream.group,
+                "instance_id": stream.instance_id,
+                "state": result.state.name.lower(),
+                "result": result.text,
+            }
+            for stream, result in outcomes
+        ]
+    )
     if options.all or len(streams) > MOST_WHOLE_LOGS:
-        outcomes = [(stream, outcome(newest_run(events_of[stream.name]))) for stream in streams]
         printer.summarize(outcomes, all_nodes=options.all)
     else:
         for stream in streams:
             events = events_of[stream.name]
             printer.show(stream, events if options.since else newest_run(events))
+        publish_lines("lines")
     if options.follow:
         _follow_nodes(logs, log_group, read_nodes, options.node, printer, found)
     return 0
@@ -134,6 +151,7 @@ def _options() -> argparse.Namespace:
         help="age of the oldest events to show, such as 30m, 2h or 1d (default: each node's newest run; 30m "
         f"for {CONTROL_PLANE})",
     )
+    add_json_option(parser)
     return parser.parse_args()
 
 

@@ -15,19 +15,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import boto3
+from botocore.exceptions import BotoCoreError, ClientError
 
 from config.cluster import Cluster
 from config.eks_cluster import EksCluster
 from config.kubernetes import NO_USERS
 from config.reading.loader import load_cluster
 from config.resource_names import ResourceNames, construct_ids, stack_names
-from tools.aws_session import aws_client, if_present, open_session, require_credentials
+from tools.aws_session import aws_client, explain, if_present, open_session, require_credentials
 from tools.command_line import cluster_parser, format_table, run_command
+from tools.json_output import add_json_option, is_recording, publish
 from tools.nodes.activity import activity
 from tools.stacks.diff import ASSEMBLY, CDK, Pair, deployed_and_new, require_charts
 from tools.stacks.replacements import exports_of, imported_exports
 from tools.stacks.service_limits import groups_set_to_zero
 from tools.stacks.stack_contents import deployed_template
+from tools.stacks.stack_states import stack_states
 
 SECONDS_OF_LATE_LOGS = 60
 """Time after which EKS has written the last entries of a deleted control plane, as observed by users
@@ -52,19 +55,23 @@ def main() -> int:
         action="store_true",
         help="update the cluster although this may end nodes that Karpenter started, with their jobs",
     )
+    add_json_option(parser)
     options, rest = parser.parse_known_args()
     cluster = load_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
     require_credentials(session)
+    publish(cluster=cluster.name, region=cluster.region)
     profile = ["--profile", options.profile] if options.profile else []
     context = [
         f"--context=cluster={options.cluster}",
         *(f"--context={value}" for value in options.context),
     ]
     if options.action == "deploy":
-        return _deploy(
+        status = _deploy(
             cluster, session, context, profile, rest, may_end_nodes=options.end_scaled_nodes
         )
+        _publish_stacks(session, cluster)
+        return status
     if options.action == "bootstrap":
         with_boundary = [*boundary_options(cluster), *rest]
         print(" ".join(["cdk bootstrap", *with_boundary]), flush=True)
@@ -72,7 +79,18 @@ def main() -> int:
     status = _cdk("destroy", *context, *profile, *rest)
     if status == 0 and isinstance(cluster, EksCluster) and not cluster.kubernetes.existing:
         _delete_late_logs(session, cluster)
+    _publish_stacks(session, cluster)
     return status
+
+
+def _publish_stacks(session: boto3.Session, cluster: Cluster) -> None:
+    """Publish the states of the stacks for ``--json``; a refusal does not change the command's own end."""
+    if not is_recording():
+        return
+    try:
+        publish(stacks=stack_states(aws_client(session, "cloudformation"), stack_names(cluster)))
+    except (BotoCoreError, ClientError) as error:
+        print(f"note: the states of the stacks cannot be read: {explain(error)}", file=sys.stderr)
 
 
 def _deploy(
@@ -233,6 +251,17 @@ def _report_groups(session: boto3.Session, cluster: Cluster) -> int:
             break
         print(f"waiting for {', '.join(missing)}", flush=True)
         time.sleep(SECONDS_BETWEEN_LOOKS)
+    publish(
+        groups=[
+            {
+                "name": group["InstanceGroupName"],
+                "wanted": group.get("TargetCount"),
+                "running": group.get("CurrentCount"),
+            }
+            for group in found["InstanceGroups"]
+        ],
+        missing=missing,
+    )
     rows = [
         [
             group["InstanceGroupName"],

@@ -20,8 +20,9 @@ from config.reading.loader import load_cluster
 from config.resource_names import stack_names
 from tools.aws_session import all_items, aws_client, if_present, open_session
 from tools.command_line import cluster_parser, run_command
+from tools.json_output import add_json_option, publish
 from tools.stacks import teardown_plan
-from tools.stacks.stack_contents import StackContents
+from tools.stacks.stack_contents import StackContents, StackResource
 
 UNLINK_SECONDS = 3600.0
 """Time limit for the deletion of links. FSx first ends the imports and exports that are in progress, and
@@ -71,19 +72,41 @@ def main() -> int:
     parser.add_argument(
         "--yes", metavar="NAME", help="name of the cluster, as confirmation without a prompt"
     )
+    add_json_option(parser)
     options = parser.parse_args()
     cluster = load_cluster(options.cluster)
     session = open_session(region=cluster.region, profile=options.profile)
     plan = teardown_plan.make_plan(session, cluster)
+    deleted: list[str] = []
+    publish(
+        cluster=cluster.name,
+        region=cluster.region,
+        stacks=[stack.name for stack in plan.stacks],
+        lost=[_published(resource) for resource in plan.deleted],
+        kept=[
+            {**_published(resource), "delete": teardown_plan.deletion_of(resource)}
+            for resource in plan.kept
+        ],
+        service_logs=list(plan.service_logs),
+        network_held_by=list(plan.holders),
+        deleted=deleted,
+    )
     print(teardown_plan.describe_plan(plan))
     if options.dry_run or not plan.stacks:
         return 0
     _confirm(cluster.name, options.yes)
-    _delete(session, plan, cluster)
+    for stack in plan.stacks:
+        _delete(session, stack, cluster)
+        deleted.append(stack.name)
     print(f"\nDeleted {', '.join(stack.name for stack in plan.stacks)}.")
     if remains := teardown_plan.describe_remains(plan):
         print(f"\n{remains}")
     return 0
+
+
+def _published(resource: StackResource) -> dict[str, str]:
+    """Return a resource for ``--json``."""
+    return {"id": resource.physical_id, "type": resource.resource_type}
 
 
 def _confirm(name: str, given: str | None) -> None:
@@ -96,31 +119,28 @@ def _confirm(name: str, given: str | None) -> None:
         raise ValueError(f"got '{given}', the cluster is {name}; nothing was deleted")
 
 
-def _delete(session: boto3.Session, plan: teardown_plan.TeardownPlan, cluster: Cluster) -> None:
+def _delete(session: boto3.Session, stack: StackContents, cluster: Cluster) -> None:
     cloudformation = aws_client(session, "cloudformation")
-    for stack in plan.stacks:
-        print(f"\n{stack.name}")
-        if cluster.scheduler == "eks" and stack.name == stack_names(cluster).network:
-            # With existing security groups, the stack has none, and these interfaces belong to others.
-            for interface_id in delete_pod_interfaces(
-                aws_client(session, "ec2"), stack, cluster.name
-            ):
-                print(f"  deleted {interface_id}, which a pod had", flush=True)
-        if stack.name == stack_names(cluster).studio:
-            delete_studio_contents(aws_client(session, "sagemaker"), stack)
-        # CloudFormation deletes empty buckets only.
-        buckets = [
-            bucket.physical_id
-            for bucket in stack.of_type("AWS::S3::Bucket")
-            if bucket.physical_id and not bucket.is_kept
-        ]
-        if buckets:
-            for association_id in unlink_buckets(aws_client(session, "fsx"), buckets):
-                print(f"  unlinked {association_id}: the file system keeps its files", flush=True)
-        for bucket in buckets:
-            count = empty_bucket(aws_client(session, "s3"), bucket)
-            print(f"  emptied {bucket} ({count} objects and versions)", flush=True)
-        delete_stack(cloudformation, stack)
+    print(f"\n{stack.name}")
+    if cluster.scheduler == "eks" and stack.name == stack_names(cluster).network:
+        # With existing security groups, the stack has none, and these interfaces belong to others.
+        for interface_id in delete_pod_interfaces(aws_client(session, "ec2"), stack, cluster.name):
+            print(f"  deleted {interface_id}, which a pod had", flush=True)
+    if stack.name == stack_names(cluster).studio:
+        delete_studio_contents(aws_client(session, "sagemaker"), stack)
+    # CloudFormation deletes empty buckets only.
+    buckets = [
+        bucket.physical_id
+        for bucket in stack.of_type("AWS::S3::Bucket")
+        if bucket.physical_id and not bucket.is_kept
+    ]
+    if buckets:
+        for association_id in unlink_buckets(aws_client(session, "fsx"), buckets):
+            print(f"  unlinked {association_id}: the file system keeps its files", flush=True)
+    for bucket in buckets:
+        count = empty_bucket(aws_client(session, "s3"), bucket)
+        print(f"  emptied {bucket} ({count} objects and versions)", flush=True)
+    delete_stack(cloudformation, stack)
 
 
 def empty_bucket(s3: Any, bucket: str) -> int:

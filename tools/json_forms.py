@@ -13,7 +13,8 @@ VERSION = 1
 fields."""
 DONE = 0
 COMMON_STATUSES = {
-    USAGE_ERROR: "wrong usage, a wrong file, or a refusal of AWS or the scheduler; `error` has the message",
+    USAGE_ERROR: "wrong usage, a wrong file, or a refusal of AWS or the scheduler; `error`, or `lines` of"
+    " jobs on Slurm, has the message",
     INTERRUPTED: "interrupted by Ctrl-C",
 }
 """Exit statuses of every command. A defect of the program ends with 1 and a traceback on standard error."""
@@ -68,6 +69,7 @@ NODE_FIELDS = {
     "nodes[].failure": "reason of the service's refusal; null if it accepted the node",
     "resumed[]": "with `--resume`: nodes that take jobs again",
 }
+SLURM_FAILED = "Slurm does not answer"
 JOBS_SUBMIT = "make --silent train-fsdp CONFIG=esm2_650m TARGET=slurm SUBMIT=--json"
 CLUSTER = {"cluster": "name of the cluster", "region": "AWS region"}
 COMMANDS: Mapping[str, Command] = {
@@ -176,7 +178,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "status": Command(
         "tools.jobs",
-        {DONE: "printed"},
+        {DONE: "printed", 1: SLURM_FAILED},
         {
             "jobs[].job": "id of a job in the queue; on EKS of any job that exists",
             "jobs[].name": "Slurm's name of the job; the stage on EKS",
@@ -195,14 +197,14 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "tail": Command(
         "tools.jobs",
-        {DONE: "the job has ended"},
+        {DONE: "the job has ended", 1: SLURM_FAILED},
         {"lines[]": "last lines of the log, at most 200; all of them go to standard error"},
         word="tail",
         typed="make --silent tail JOB=<job> ARGS=--json",
     ),
     "cancel": Command(
         "tools.jobs",
-        {DONE: "the job saves and ends, or had ended"},
+        {DONE: "the job saves and ends, or had ended", 1: SLURM_FAILED},
         {"lines[]": "what happens to the job, as text"},
         word="cancel",
         typed="make --silent cancel JOB=<job> ARGS=--json",

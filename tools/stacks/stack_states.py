@@ -1,6 +1,6 @@
 """States of a cluster's stacks, and reasons of failures, for ``--json``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -13,7 +13,7 @@ MOST_FAILURES = 20
 """Most failed resources of a stack; the others follow from the first ones."""
 
 
-def stack_states(cloudformation: Any, names: list[str]) -> list[dict[str, Any]]:
+def stack_states(cloudformation: Any, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the state of each existing stack, with the failures of its last change."""
     found = []
     for name in names:

@@ -18,6 +18,7 @@ from node_setup import downloads as on_nodes
 from tests.lifecycle.https_server import body, served, write_certificate
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters, Refusal
 from tests.tools.documents.test_deploy_document import policy
+from tests.tools.json_documents import RunJson
 from tools.images import mirror_downloads
 
 CONTENT = b"an archive"
@@ -152,6 +153,16 @@ def test_files_and_images_go_where_nodes_look(
     assert f"tool-1.0.tar.gz: uploaded to s3://{BUCKET}/{key}" in output
     assert f"dcgm-exporter-4.6.0: copied to {target}" in output
     assert "secret" not in output and "QVdT" not in output
+
+
+def test_copies_as_json(
+    aws: AnsweringAws, run: Run, programs: Callable[..., Path], tmp_path: Path, run_json: RunJson
+) -> None:
+    aws.answer("ecr", "DescribeImages", THERE)
+    assert run()[0] == 0
+    result = run_json(mirror_downloads.main, "--cluster", str(tmp_path / "cluster.yaml"))["result"]
+    assert result["files"] == ["tool-1.0.tar.gz"]
+    assert result["images"] == [{"tag": "dcgm-exporter-4.6.0", "is_there": True}]
 
 
 def test_it_needs_no_more_permissions_than_are_listed(

@@ -21,6 +21,7 @@ from tests.tools.images.registries import (
     WholeFindings,
     scan,
 )
+from tests.tools.json_documents import RunJson
 from tests.tools.nodes.sleeping import only_sleep
 from tools.command_line import run_command
 from tools.images import build, image_registry
@@ -55,6 +56,15 @@ def make_push(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int | str | N
     with pytest.raises(SystemExit) as stopped:
         run_command(build.main)
     return stopped.value.code
+
+
+def test_a_pushed_image_as_json(
+    engines: Engines, registry: Registry, repository: Path, run_json: RunJson
+) -> None:
+    engines.install("buildah")
+    document = run_json(build.main, "--push", "--cluster", CLUSTER)
+    assert document["command"] == "push"
+    assert document["result"]["image"] == f"{REGISTRY}/{NAME}@{DIGEST}"
 
 
 def test_push_prints_the_reference_by_digest(

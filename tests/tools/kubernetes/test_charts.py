@@ -15,6 +15,7 @@ import yaml
 from config.reading.loader import load_eks_cluster
 from manifests.charts import files_of, load_charts
 from tests.manifests.helm_runs import helm
+from tests.tools.json_documents import RunJson
 from tests.tools.kubernetes.chart_upstream import (
     FOLDER,
     LEFT_OUT,
@@ -47,6 +48,13 @@ def test_the_pinned_commit_comes_and_helm_renders_it_without_a_network(
     assert texts == {"main": "first", "own": "own", PLUGIN: "of the plugin"}
     assert f"without {LEFT_OUT}: comes by itself" in printed
     assert "device-plugin 0.5.20 of the table; Chart.yaml has 0.5.10" in printed
+
+
+def test_charts_as_json(upstream: Upstream, cache: Path, table: Path, run_json: RunJson) -> None:
+    upstream.write_table(table)
+    options = ("--table", str(table), "--cache", str(cache))
+    result = run_json(charts.main, *options)["result"]
+    assert result["folder"] == str(cache) and result["charts"] == list(charts.load_charts(table))
 
 
 def test_a_synthesis_fetches_what_is_missing(

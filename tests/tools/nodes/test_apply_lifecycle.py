@@ -14,6 +14,7 @@ from tests.stacks.synthesized import assembly, read_templates
 from tests.tools.accounts import STARTED
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Refusal
 from tests.tools.cluster_files import shipped
+from tests.tools.json_documents import RunJson
 from tests.tools.nodes.node_sessions import NodeSessions
 from tests.tools.nodes.slurm_nodes import group, node, running_cluster
 from tools.nodes import apply_lifecycle
@@ -119,6 +120,19 @@ def test_a_controller_that_fails_stops_all(
     assert (
         f"NOT DONE: {CONTROLLER}-1, so that nothing ran on other nodes" in capsys.readouterr().err
     )
+
+
+def test_undone_nodes_as_json(
+    account: Account, run_json: RunJson, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account.upload(controller=apply_lifecycle.WORKERS_UNDONE)
+    monkeypatch.setattr(
+        apply_lifecycle, "open_session", lambda region, profile: account.aws.session
+    )
+    monkeypatch.setenv("PATH", account.sessions.path)
+    document = run_json(apply_lifecycle.main, "--cluster", "clusters/slurm-p5.yaml")
+    assert document["exit_status"] == 1
+    assert document["result"] == {"source": SOURCE, "undone": ["some workers, see above"]}
 
 
 def test_workers_that_fail_leave_login_nodes_their_turn(

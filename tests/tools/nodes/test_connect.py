@@ -113,6 +113,14 @@ def connect(
     return run
 
 
+def test_nodes_as_json(connect: Connect) -> None:
+    status, output, _ = connect("--list", "--json")
+    nodes = json.loads(output)["result"]["nodes"]
+    assert status == 0 and nodes[0]["name"] and nodes[0]["status"] == "Running"
+    status, output, _ = connect("--json")
+    assert status == 2 and "add --list" in json.loads(output)["error"]
+
+
 def test_the_command_becomes_a_session_with_the_head(environment: dict[str, str]) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "tools.nodes.connect"],

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
+from tests.tools.json_documents import RunJson
 from tests.tools.nodes.sleeping import only_sleep
 from tests.tools.nodes.slurm_nodes import group, node, running_cluster
 from tools.nodes import logs
@@ -129,6 +130,21 @@ def test_all_nodes_by_name_the_last_one_at_the_end(cloud: Logs, show: Show) -> N
         f"=== workers-1 {FIRST['InstanceId']}\n{IMAGE}\n{BEGUN}\n{DONE}\n"
         "=== workers-1: done: 9 steps, 4 changes, 0 warnings\n\n"
     )
+
+
+def test_logs_as_json(
+    cloud: Logs, aws: AnsweringAws, monkeypatch: pytest.MonkeyPatch, run_json: RunJson
+) -> None:
+    cloud.say("workers", FIRST["InstanceId"], IMAGE, BEGUN, DONE, hours_ago=1)
+    cloud.say("controller", CONTROLLER["InstanceId"], IMAGE, BEGUN, hours_ago=2)
+    monkeypatch.setattr(logs, "open_session", lambda region, profile: aws.session)
+    monkeypatch.setattr(logs, "_now_ms", lambda: NOW_MS)
+    result = run_json(logs.main, "--cluster", "clusters/slurm.yaml")["result"]
+    states = {node["name"]: node["state"] for node in result["nodes"]}
+    assert states == {"controller-1": "unfinished", "workers-1": "done"}
+    assert DONE in result["lines"]
+    followed = run_json(logs.main, "--cluster", "clusters/slurm.yaml", "--follow")
+    assert followed["exit_status"] == 2 and "--follow" in followed["error"]
 
 
 def test_a_node_of_many(cloud: Logs, show: Show) -> None:

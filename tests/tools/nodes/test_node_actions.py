@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
+from tests.tools.json_documents import RunJson
 from tests.tools.nodes.node_sessions import NodeSessions
 from tests.tools.nodes.slurm_nodes import group, node, running_cluster
 from tools.nodes import actions
@@ -159,6 +160,21 @@ def test_all_failures_are_shown_and_refused_nodes_take_jobs_again(
     assert slurm.updates[2:] == [
         f"update NodeName={host} State=RESUME" for host in (FIRST_HOST, SECOND_HOST)
     ]
+
+
+def test_accepted_and_refused_nodes_as_json(
+    aws: AnsweringAws, slurm: Slurm, run_json: RunJson
+) -> None:
+    rebooted = Answers(aws, "BatchRebootClusterNodes")
+    rebooted.failures = {FIRST: "InstanceIdInUse"}
+    words = ("reboot", "workers-1", "workers-2", "--cluster", "clusters/slurm.yaml", "--yes")
+    document = run_json(actions.main, *words)
+    assert document["command"] == "reboot" and document["exit_status"] == 1
+    assert document["result"]["nodes"] == [
+        {"name": "workers-1", "instance_id": FIRST, "failure": "InstanceIdInUse: try later"},
+        {"name": "workers-2", "instance_id": SECOND, "failure": None},
+    ]
+    assert document["result"]["jobs"] == []
 
 
 def test_a_node_that_was_drained_before_stays_so(aws: AnsweringAws, slurm: Slurm, run: Run) -> None:

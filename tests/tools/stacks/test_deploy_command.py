@@ -14,6 +14,7 @@ from config.cluster import Cluster, Iam
 from tests.tools.accounts import cluster_description
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped
+from tests.tools.json_documents import RunJson
 from tests.tools.preflight.eks_accounts import shipped_eks
 from tools.stacks import deploy
 from tools.stacks.deploy import first_to_deploy
@@ -291,3 +292,60 @@ def test_missing_nodes_are_reported_without_a_wait(
     deployment.aws.answer("sagemaker", "DescribeCluster", description)
     assert deployment.run("deploy", "--all") == 0
     assert "missing nodes: workers (0 of 2)" in capsys.readouterr().err
+
+
+def test_a_failed_deployment_as_json(monkeypatch: pytest.MonkeyPatch, run_json: RunJson) -> None:
+    deployment = Deployment(SLURM, monkeypatch)
+    deployment.status = 1
+    name = HYPERPOD
+    arn = f"arn:aws:cloudformation:us-west-2:123456789012:stack/{name}/1"
+    time = datetime(2026, 11, 25, 9, 0, tzinfo=UTC)
+
+    def describe(parameters: Parameters) -> dict[str, Any]:
+        if parameters["StackName"] != name:
+            raise Refusal("ValidationError", "does not exist")
+        found = {"StackName": name, "StackStatus": "UPDATE_ROLLBACK_COMPLETE", "CreationTime": time}
+        return {"Stacks": [found]}
+
+    def event(logical_id: str, kind: str, status: str, reason: str) -> dict[str, Any]:
+        is_stack = kind == "AWS::CloudFormation::Stack"
+        return {
+            "StackId": arn,
+            "EventId": f"{logical_id}-{status}-{reason}",
+            "StackName": name,
+            "LogicalResourceId": logical_id,
+            "PhysicalResourceId": arn if is_stack else "x",
+            "ResourceType": kind,
+            "Timestamp": time,
+            "ResourceStatus": status,
+            "ResourceStatusReason": reason,
+        }
+
+    events = [
+        event(name, "AWS::CloudFormation::Stack", "UPDATE_ROLLBACK_COMPLETE", ""),
+        event("Cluster", "AWS::SageMaker::Cluster", "UPDATE_FAILED", "no capacity"),
+        event(name, "AWS::CloudFormation::Stack", "UPDATE_IN_PROGRESS", "User Initiated"),
+        event("Role", "AWS::IAM::Role", "CREATE_FAILED", "of an earlier change"),
+    ]
+    deployment.aws.answer("cloudformation", "DescribeStacks", describe)
+    deployment.aws.answer("cloudformation", "DescribeStackEvents", {"StackEvents": events})
+    document = run_json(deploy.main, "deploy", "--all")
+    assert document["exit_status"] == 1
+    failure = {"logical_id": "Cluster", "type": "AWS::SageMaker::Cluster", "reason": "no capacity"}
+    assert document["result"]["stacks"] == [
+        {"name": name, "status": "UPDATE_ROLLBACK_COMPLETE", "failures": [failure]}
+    ]
+    assert "--json" not in deployment.commands[0]
+
+
+def test_a_deployment_as_json(monkeypatch: pytest.MonkeyPatch, run_json: RunJson) -> None:
+    deployment = Deployment(SLURM, monkeypatch)
+    groups = [{"InstanceGroupName": "workers", "CurrentCount": 0, "TargetCount": 2}]
+    description = {"ClusterArn": "arn:x", "ClusterStatus": "InService", "InstanceGroups": groups}
+    deployment.aws.answer("sagemaker", "DescribeCluster", description)
+    deployment.aws.answer(
+        "cloudformation", "DescribeStacks", Refusal("ValidationError", "does not exist")
+    )
+    result = run_json(deploy.main, "deploy", "--all")["result"]
+    assert result["groups"] == [{"name": "workers", "wanted": 2, "running": 0}]
+    assert result["missing"] == ["workers (0 of 2)"] and result["events"] == []

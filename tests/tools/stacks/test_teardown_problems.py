@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.tools.answering_aws import Parameters
+from tests.tools.json_documents import RunJson
 from tests.tools.stacks.teardown_account import HYPERPOD, NETWORK, STORAGE, Account, everything
 from tools.stacks import teardown
 from tools.stacks.stack_contents import NEVER_DEPLOYED
@@ -174,3 +175,20 @@ def test_in_a_given_vpc_a_database_of_an_earlier_cluster_holds_the_security_grou
     output = run_teardown(account, "--yes", "esm2-slurm")
     assert account.stacks.deleted == []
     assert "cannot be deleted: accounting, sg-database, sg-other use it" in output
+
+
+def test_a_plan_and_an_incomplete_teardown_as_json(
+    run_json: RunJson, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = Account(everything(policy="Delete"))
+    account.stacks.stuck = {"Lustre": "Backup in progress"}
+    monkeypatch.setattr(teardown, "open_session", lambda region, profile: account.aws.session)
+    monkeypatch.setattr(teardown, "POLL_SECONDS", 0.0)
+    options = ("--cluster", "clusters/slurm.yaml")
+    plan = run_json(teardown.main, *options, "--dry-run")
+    assert plan["exit_status"] == 0 and plan["result"]["stacks"] == [HYPERPOD, STORAGE, NETWORK]
+    assert "AWS::FSx::FileSystem" in {found["type"] for found in plan["result"]["lost"]}
+    assert plan["result"]["deleted"] == [] and account.writes() == []
+    ended = run_json(teardown.main, *options, "--yes", "esm2-slurm")
+    assert ended["exit_status"] == 2 and "Lustre: Backup in progress" in ended["error"]
+    assert ended["result"]["deleted"] == [HYPERPOD]

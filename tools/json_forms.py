@@ -1,6 +1,6 @@
 """Table of the operator commands: their JSON forms and exit statuses.
 
-``docs/json.md`` is written from it (``python -m tools.documents.json_page``).
+``python -m tools.documents.json_page`` writes ``docs/json.md`` and ``docs/json-operations.md`` from it.
 """
 
 from collections.abc import Mapping
@@ -72,7 +72,7 @@ NODE_FIELDS = {
 SLURM_FAILED = "Slurm does not answer"
 JOBS_SUBMIT = "make --silent train-fsdp CONFIG=esm2_650m TARGET=slurm SUBMIT=--json"
 CLUSTER = {"cluster": "name of the cluster", "region": "AWS region"}
-COMMANDS: Mapping[str, Command] = {
+DEPLOYMENT_COMMANDS: Mapping[str, Command] = {
     "preflight": Command(
         "tools.preflight",
         {
@@ -163,6 +163,91 @@ COMMANDS: Mapping[str, Command] = {
             "refused[]": "updates that CloudFormation will refuse, as text",
         },
     ),
+    "bootstrap": Command(
+        "tools.stacks.deploy",
+        {DONE: "the account has what the CDK deploys with", 1: OF_CDK},
+        CLUSTER,
+        word="bootstrap",
+    ),
+    "deploy": Command(
+        "tools.stacks.deploy",
+        {DONE: "deployed", 1: f"nodes are missing and the file has `wait: workers`, or {OF_CDK}"},
+        {
+            **CLUSTER,
+            **STACKS,
+            "groups[].name": "group of nodes",
+            "groups[].wanted": "wanted nodes",
+            "groups[].running": "running nodes",
+            "missing[]": "groups with missing nodes, as text",
+            **ACTIVITY,
+        },
+        word="deploy",
+        typed='make --silent deploy ARGS="--json --require-approval never"',
+    ),
+    "destroy": Command(
+        "tools.stacks.deploy",
+        {DONE: "destroyed", 1: OF_CDK},
+        {**CLUSTER, **STACKS},
+        word="destroy",
+        typed='make --silent destroy ARGS="--json --force"',
+    ),
+    "teardown": Command(
+        "tools.stacks.teardown",
+        {DONE: "deleted, nothing to delete, or planned with `--dry-run`"},
+        {
+            **CLUSTER,
+            "stacks[]": "stacks to delete, in this order",
+            "lost[].id": "resource with data that is lost for good",
+            "lost[].type": "its type in CloudFormation",
+            "kept[].id": "resource that stays in the account",
+            "kept[].type": "its type in CloudFormation",
+            "kept[].delete": "command that deletes it; empty if none is needed",
+            "service_logs[]": "log groups that stay",
+            "network_held_by[]": "resources because of which the network stays",
+            "deleted[]": "stacks that were deleted; after an error, the others are left",
+        },
+        typed='make --silent teardown ARGS="--json --dry-run"',
+    ),
+    "mirror-downloads": Command(
+        "tools.images.mirror_downloads",
+        {
+            DONE: "all copies are there, or none are needed",
+            1: "no program here can copy some images",
+        },
+        {
+            "files[]": "files in the bucket",
+            "images[].tag": "tag of an image in the repository",
+            "images[].is_there": "whether the repository has it",
+        },
+    ),
+    "charts": Command(
+        "tools.kubernetes.charts",
+        {DONE: "all charts are there"},
+        {"folder": "folder of the charts", "charts[]": "names of the charts"},
+    ),
+    "image": Command(
+        "tools.images.build",
+        {DONE: "built"},
+        {
+            "image": "local name of the image",
+            "can_be_pushed": "false for an image with changes that are not committed",
+        },
+    ),
+    "import-image": Command(
+        "tools.images.import_image",
+        {DONE: "imported"},
+        {"file": "file for `IMAGE`", "image": "image by digest"},
+        typed="make --silent image TARGET=slurm ARGS=--json",
+    ),
+    "push": Command(
+        "tools.images.build",
+        {DONE: "the repository has the image"},
+        {"image": "image by digest, for `IMAGE` on EKS", "tag": "its tag"},
+        word="--push",
+    ),
+}
+"""Commands that plan a cluster, create it, end it, and build its images."""
+OPERATION_COMMANDS: Mapping[str, Command] = {
     "submit": Command(
         "tools.jobs",
         {DONE: "submitted, or manifests written with `--to`"},
@@ -220,51 +305,6 @@ COMMANDS: Mapping[str, Command] = {
         word="fetch",
         typed="make --silent fetch JOB=<job> ARGS=--json",
     ),
-    "deploy": Command(
-        "tools.stacks.deploy",
-        {DONE: "deployed", 1: f"nodes are missing and the file has `wait: workers`; {OF_CDK}"},
-        {
-            **CLUSTER,
-            **STACKS,
-            "groups[].name": "group of nodes",
-            "groups[].wanted": "wanted nodes",
-            "groups[].running": "running nodes",
-            "missing[]": "groups with missing nodes, as text",
-            **ACTIVITY,
-        },
-        word="deploy",
-        typed='make --silent deploy ARGS="--json --require-approval never"',
-    ),
-    "destroy": Command(
-        "tools.stacks.deploy",
-        {DONE: "destroyed", 1: OF_CDK},
-        {**CLUSTER, **STACKS},
-        word="destroy",
-        typed='make --silent destroy ARGS="--json --force"',
-    ),
-    "bootstrap": Command(
-        "tools.stacks.deploy",
-        {DONE: "the account has what the CDK deploys with", 1: OF_CDK},
-        CLUSTER,
-        word="bootstrap",
-    ),
-    "teardown": Command(
-        "tools.stacks.teardown",
-        {DONE: "deleted, nothing to delete, or planned with `--dry-run`"},
-        {
-            **CLUSTER,
-            "stacks[]": "stacks to delete, in this order",
-            "lost[].id": "resource with data that is lost for good",
-            "lost[].type": "its type in CloudFormation",
-            "kept[].id": "resource that stays in the account",
-            "kept[].type": "its type in CloudFormation",
-            "kept[].delete": "command that deletes it; empty if none is needed",
-            "service_logs[]": "log groups that stay",
-            "network_held_by[]": "resources because of which the network stays",
-            "deleted[]": "stacks that were deleted; after an error, the others are left",
-        },
-        typed='make --silent teardown ARGS="--json --dry-run"',
-    ),
     "logs": Command(
         "tools.nodes.logs",
         {DONE: "printed"},
@@ -308,44 +348,9 @@ COMMANDS: Mapping[str, Command] = {
             "undone[]": "nodes that are not done, as text",
         },
     ),
-    "mirror-downloads": Command(
-        "tools.images.mirror_downloads",
-        {
-            DONE: "all copies are there, or none are needed",
-            1: "no program here can copy some images",
-        },
-        {
-            "files[]": "files in the bucket",
-            "images[].tag": "tag of an image in the repository",
-            "images[].is_there": "whether the repository has it",
-        },
-    ),
-    "charts": Command(
-        "tools.kubernetes.charts",
-        {DONE: "all charts are there"},
-        {"folder": "folder of the charts", "charts[]": "names of the charts"},
-    ),
-    "image": Command(
-        "tools.images.build",
-        {DONE: "built"},
-        {
-            "image": "local name of the image",
-            "can_be_pushed": "false for an image with changes that are not committed",
-        },
-    ),
-    "import-image": Command(
-        "tools.images.import_image",
-        {DONE: "imported"},
-        {"file": "file for `IMAGE`", "image": "image by digest"},
-        typed="make --silent image TARGET=slurm ARGS=--json",
-    ),
-    "push": Command(
-        "tools.images.build",
-        {DONE: "the repository has the image"},
-        {"image": "image by digest, for `IMAGE` on EKS", "tag": "its tag"},
-        word="--push",
-    ),
 }
+"""Commands about jobs and nodes."""
+COMMANDS: Mapping[str, Command] = {**DEPLOYMENT_COMMANDS, **OPERATION_COMMANDS}
 """Commands by their names, which are targets of the Makefile, except those of ``NO_TARGETS``."""
 NO_TARGETS = {"submit", "import-image"}
 """Commands that targets with other names run on Slurm or EKS."""

@@ -12,7 +12,7 @@ import pytest
 from tests.tools.json_documents import RunJson
 from tools.command_line import CommandParser
 from tools.cost import __main__ as cost
-from tools.documents.json_page import PAGE, with_sections
+from tools.documents.json_page import pages
 from tools.json_forms import COMMANDS, COMMON_STATUSES, NO_TARGETS, OTHER_FORMS, WITHOUT_JSON
 from tools.json_output import add_json_option, command_of, publish, recording
 from tools.plan import __main__ as plan
@@ -49,9 +49,9 @@ def test_modules_of_the_table_take_the_option(name: str) -> None:
     assert command.statuses and command.fields and not set(command.statuses) & set(COMMON_STATUSES)
 
 
-def test_the_page_has_the_table() -> None:
-    text = PAGE.read_text()
-    assert with_sections(text) == text, "run python -m tools.documents.json_page"
+def test_the_pages_have_the_table() -> None:
+    for page, text in pages().items():
+        assert page.read_text() == text, "run python -m tools.documents.json_page"
 
 
 def test_cost(run_json: RunJson) -> None:

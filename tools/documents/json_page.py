@@ -1,45 +1,48 @@
-"""Write the tables of docs/json.md: ``python -m tools.documents.json_page``."""
+"""Write the tables of docs/json.md and docs/json-operations.md: ``python -m tools.documents.json_page``."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
-from tools.json_forms import COMMANDS, COMMON_STATUSES, OTHER_FORMS, WITHOUT_JSON, Command
+from tools.json_forms import (
+    COMMANDS,
+    COMMON_STATUSES,
+    DEPLOYMENT_COMMANDS,
+    OPERATION_COMMANDS,
+    OTHER_FORMS,
+    WITHOUT_JSON,
+    Command,
+)
 
-PAGE = Path("docs/json.md")
+DEPLOYMENT_PAGE = Path("docs/json.md")
+OPERATION_PAGE = Path("docs/json-operations.md")
 START = "<!-- commands -->"
 END = "<!-- /commands -->"
 
 
-def page_sections() -> str:
-    """Return the generated part of the page."""
-    sections = [_section(name, command) for name, command in COMMANDS.items()]
-    common = _table("exit status", "meaning", {f"{n}": text for n, text in COMMON_STATUSES.items()})
-    without = _table("target", "reason", WITHOUT_JSON)
-    others = _table("target", "form", OTHER_FORMS)
-    return "\n\n".join(
-        [
-            f"## Exit statuses of every command\n\n{common}",
-            "## Commands",
-            *sections,
-            f"## Commands of seqlm\n\nTheir forms are not versioned yet.\n\n{others}",
-            f"## Commands without JSON\n\n{without}",
-        ]
-    )
+def _form(name: str) -> Command:
+    """Return a command without what distinguishes it from others in its section."""
+    return replace(COMMANDS[name], word="", typed="")
 
 
-def _section(name: str, command: Command) -> str:
+def _sections(commands: Mapping[str, Command]) -> list[str]:
+    return [_section(list(names), form) for form, names in groupby(commands, _form)]
+
+
+def _section(names: list[str], form: Command) -> str:
+    rows = {f"exit status {status}": text for status, text in form.statuses.items()}
+    rows |= {f"`{path}`": text for path, text in form.fields.items()}
+    typed = "\n".join(_typed(name) for name in names)
+    table = _table("exit status or field of `result`", "meaning", rows)
+    return f"### {', '.join(names)}\n\n{typed}\n\n{table}"
+
+
+def _typed(name: str) -> str:
+    command = COMMANDS[name]
     typed = command.typed or f"make --silent {name} ARGS=--json"
     program = " ".join(filter(None, ("python -m", command.module, command.word)))
-    statuses = {str(status): text for status, text in command.statuses.items()}
-    fields = {f"`{path}`": text for path, text in command.fields.items()}
-    return "\n\n".join(
-        [
-            f"### {name}",
-            f"`{typed}`, or `{program} --json`",
-            _table("exit status", "meaning", statuses),
-            _table("field of `result`", "meaning", fields),
-        ]
-    )
+    return f"* `{typed}`, or `{program} --json`"
 
 
 def _table(key: str, value: str, rows: Mapping[str, str]) -> str:
@@ -48,12 +51,31 @@ def _table(key: str, value: str, rows: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def with_sections(page: str) -> str:
-    """Return the text of the page with current sections between its marks."""
-    before, _, rest = page.partition(START)
+def pages() -> dict[Path, str]:
+    """Return the text of each page, with current sections between its marks."""
+    common = _table("exit status", "meaning", {f"{n}": text for n, text in COMMON_STATUSES.items()})
+    deployment = [
+        f"## Exit statuses of every command\n\n{common}",
+        "## Commands",
+        *_sections(DEPLOYMENT_COMMANDS),
+    ]
+    operation = [
+        *_sections(OPERATION_COMMANDS),
+        f"## Commands of seqlm\n\n{_table('target', 'form', OTHER_FORMS)}",
+        f"## Targets without JSON\n\n{_table('target', 'reason', WITHOUT_JSON)}",
+    ]
+    return {
+        DEPLOYMENT_PAGE: _with_sections(DEPLOYMENT_PAGE, deployment),
+        OPERATION_PAGE: _with_sections(OPERATION_PAGE, operation),
+    }
+
+
+def _with_sections(page: Path, sections: list[str]) -> str:
+    before, _, rest = page.read_text().partition(START)
     _, _, after = rest.partition(END)
-    return f"{before}{START}\n\n{page_sections()}\n\n{END}{after}"
+    return "\n\n".join([f"{before}{START}", *sections, f"{END}{after}"])
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_sections(PAGE.read_text()))
+    for page, text in pages().items():
+        page.write_text(text)

@@ -33,7 +33,7 @@ class Command:
     word: str = ""
     """Subcommand; empty if the module has only one command."""
     typed: str = ""
-    """Command to type, if it is not ``make --silent <name> ARGS=--json``."""
+    """Command to type, if it is not ``make <name> --silent ARGS=--json``."""
 
 
 ACTIVITY = {
@@ -70,7 +70,7 @@ NODE_FIELDS = {
     "resumed[]": "with `--resume`: nodes that take jobs again",
 }
 SLURM_FAILED = "Slurm does not answer"
-JOBS_SUBMIT = "make --silent train-fsdp CONFIG=esm2_650m TARGET=slurm SUBMIT=--json"
+JOBS_SUBMIT = "make train-fsdp --silent CONFIG=esm2_650m TARGET=slurm SUBMIT=--json"
 CLUSTER = {"cluster": "name of the cluster", "region": "AWS region"}
 DEPLOYMENT_COMMANDS: Mapping[str, Command] = {
     "preflight": Command(
@@ -182,14 +182,14 @@ DEPLOYMENT_COMMANDS: Mapping[str, Command] = {
             **ACTIVITY,
         },
         word="deploy",
-        typed='make --silent deploy ARGS="--json --require-approval never"',
+        typed='make deploy --silent ARGS="--json --require-approval never"',
     ),
     "destroy": Command(
         "tools.stacks.deploy",
         {DONE: "destroyed", 1: OF_CDK},
         {**CLUSTER, **STACKS},
         word="destroy",
-        typed='make --silent destroy ARGS="--json --force"',
+        typed='make destroy --silent ARGS="--json --force"',
     ),
     "teardown": Command(
         "tools.stacks.teardown",
@@ -206,7 +206,7 @@ DEPLOYMENT_COMMANDS: Mapping[str, Command] = {
             "network_held_by[]": "resources because of which the network stays",
             "deleted[]": "stacks that were deleted; after an error, the others are left",
         },
-        typed='make --silent teardown ARGS="--json --dry-run"',
+        typed='make teardown --silent ARGS="--json --dry-run"',
     ),
     "mirror-downloads": Command(
         "tools.images.mirror_downloads",
@@ -237,7 +237,7 @@ DEPLOYMENT_COMMANDS: Mapping[str, Command] = {
         "tools.images.import_image",
         {DONE: "imported"},
         {"file": "file for `IMAGE`", "image": "image by digest"},
-        typed="make --silent image TARGET=slurm ARGS=--json",
+        typed="make image --silent TARGET=slurm ARGS=--json",
     ),
     "push": Command(
         "tools.images.build",
@@ -285,14 +285,14 @@ OPERATION_COMMANDS: Mapping[str, Command] = {
         {DONE: "the job has ended", 1: SLURM_FAILED},
         {"lines[]": "last lines of the log, at most 200; all of them go to standard error"},
         word="tail",
-        typed="make --silent tail JOB=<job> ARGS=--json",
+        typed="make tail --silent JOB=<job> ARGS=--json",
     ),
     "cancel": Command(
         "tools.jobs",
         {DONE: "the job saves and ends, or had ended", 1: SLURM_FAILED},
         {"lines[]": "what happens to the job, as text"},
         word="cancel",
-        typed="make --silent cancel JOB=<job> ARGS=--json",
+        typed="make cancel --silent JOB=<job> ARGS=--json",
     ),
     "fetch": Command(
         "tools.jobs",
@@ -303,7 +303,7 @@ OPERATION_COMMANDS: Mapping[str, Command] = {
             "left[]": "files that were too large, as text",
         },
         word="fetch",
-        typed="make --silent fetch JOB=<job> ARGS=--json",
+        typed="make fetch --silent JOB=<job> ARGS=--json",
     ),
     "logs": Command(
         "tools.nodes.logs",
@@ -328,7 +328,7 @@ OPERATION_COMMANDS: Mapping[str, Command] = {
             "nodes[].instance_type": "instance type",
             "nodes[].status": "status that HyperPod reports",
         },
-        typed='make --silent connect ARGS="--json --list"',
+        typed='make connect --silent ARGS="--json --list"',
     ),
     **{
         action: Command(
@@ -336,7 +336,7 @@ OPERATION_COMMANDS: Mapping[str, Command] = {
             NODE_STATUSES,
             NODE_FIELDS,
             word=action,
-            typed=f'make --silent {action} NODE=<node> ARGS="--json --yes"',
+            typed=f'make {action} --silent NODE=<node> ARGS="--json --yes"',
         )
         for action in ("replace", "reboot", "health-check", "move")
     },

@@ -80,7 +80,7 @@ class _JsonAction(argparse.Action):
     """Refusal of abbreviations, which ``run_command`` does not see."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        if not is_recording():
+        if OPTION not in sys.argv:
             parser.error(f"{OPTION} cannot be abbreviated; write {OPTION}")
 
 

@@ -40,7 +40,7 @@ def _section(names: list[str], form: Command) -> str:
 
 def _typed(name: str) -> str:
     command = COMMANDS[name]
-    typed = command.typed or f"make --silent {name} ARGS=--json"
+    typed = command.typed or f"make {name} --silent ARGS=--json"
     program = " ".join(filter(None, ("python -m", command.module, command.word)))
     return f"* `{typed}`, or `{program} --json`"
 

@@ -9,7 +9,11 @@ import pytest
 
 from tests.tools.documents.document_commands import REPOSITORY
 
-DOCUMENTS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+DOCUMENTS = [
+    REPOSITORY / "README.md",
+    REPOSITORY / "AGENTS.md",
+    *sorted((REPOSITORY / "docs").glob("*.md")),
+]
 
 
 def anchors(document: Path) -> set[str]:

@@ -20,7 +20,11 @@ import pytest
 from seqlm.runs.run_file import load_config
 from tests.tools.documents.document_commands import REPOSITORY, commands
 
-DOCUMENTS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+DOCUMENTS = [
+    REPOSITORY / "README.md",
+    REPOSITORY / "AGENTS.md",
+    *sorted((REPOSITORY / "docs").glob("*.md")),
+]
 CDK_COMMANDS = {"bootstrap", "deploy", "destroy", "diff", "list", "synth"}
 REPLACED = {
     r"\$\(make push\)|<[^<>]*>": "filled",

@@ -8,9 +8,6 @@ from dataclasses import dataclass
 
 from seqlm.training.command_line import INTERRUPTED, USAGE_ERROR
 
-VERSION = 1
-"""Version of the JSON forms. It rises when a field is removed or changes its meaning, and not for new
-fields."""
 DONE = 0
 COMMON_STATUSES = {
     USAGE_ERROR: "wrong usage, a wrong file, or a refusal of AWS or the scheduler; `error`, or `lines` of"
@@ -359,11 +356,37 @@ WITHOUT_JSON: Mapping[str, str] = {
     "bandwidth": "it is a submission, see `submit`, or a measurement on this machine",
 }
 """Targets for operators without a JSON form, with the reason."""
-OTHER_FORMS: Mapping[str, str] = {
-    "runs": "a list of the runs, with the columns of the table",
-    "compare": "`fields` and `scores` by name and run, and `notes`",
+RUN_COMMANDS: Mapping[str, Command] = {
+    "runs": Command(
+        "seqlm",
+        {DONE: "printed"},
+        {
+            "runs[].name": "name of the run's folder",
+            "runs[].kind": "kind of the run, such as `pretraining`",
+            "runs[].state": "`running`, `finished`, `stopped` or `failed`",
+            "runs[].step": "last step in its record",
+            "runs[].score_name": "key score of its kind; null before the first evaluation",
+            "runs[].score": "value of the score",
+            "runs[].started": "UTC time of its last start",
+            "runs[].seconds": "time of all its starts",
+            "num_matching": "number of runs that the filters keep; the newest 50 are listed without `--all`",
+            "num_runs": "number of runs in the folder",
+        },
+        word="runs",
+    ),
+    "compare": Command(
+        "seqlm",
+        {DONE: "printed"},
+        {
+            "fields": "values of the fields of run files that differ, by field and run",
+            "scores": "scores, by name and run",
+            "notes[]": "notes, as text",
+        },
+        word="compare",
+        typed='make compare --silent ARGS="<run> <run> --json"',
+    ),
 }
-"""Commands of `seqlm`, with forms of their own."""
+"""Commands of `seqlm`. After an error they print no document, and the message is on standard error."""
 
 
 def top_level(fields: Mapping[str, str]) -> list[str]:

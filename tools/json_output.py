@@ -6,7 +6,6 @@ the fields of each command.
 
 import argparse
 import io
-import json
 import os
 import sys
 from collections import deque
@@ -16,7 +15,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from tools.json_forms import COMMANDS, VERSION, top_level
+from seqlm.commands.json_document import json_document
+from tools.json_forms import COMMANDS, top_level
 
 OPTION = "--json"
 LAST_LINES = 200
@@ -37,14 +37,7 @@ class Document:
 
     def as_text(self, *, exit_status: int, error: str | None) -> str:
         """Return the document as JSON text."""
-        found = {
-            "version": VERSION,
-            "command": self.command,
-            "exit_status": exit_status,
-            "error": error,
-            "result": self.result,
-        }
-        return json.dumps(found, indent=1, allow_nan=False)
+        return json_document(self.command, self.result, exit_status=exit_status, error=error)
 
 
 class _Printed(io.TextIOBase):

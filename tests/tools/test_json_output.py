@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -9,11 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from seqlm.commands import run_list
 from tests.tools.json_documents import RunJson
 from tools.command_line import CommandParser
 from tools.cost import __main__ as cost
 from tools.documents.json_page import pages
-from tools.json_forms import COMMANDS, COMMON_STATUSES, NO_TARGETS, OTHER_FORMS, WITHOUT_JSON
+from tools.json_forms import (
+    COMMANDS,
+    COMMON_STATUSES,
+    NO_TARGETS,
+    RUN_COMMANDS,
+    WITHOUT_JSON,
+    top_level,
+)
 from tools.json_output import add_json_option, command_of, publish, recording
 from tools.plan import __main__ as plan
 from tools.stacks import diff
@@ -31,7 +40,7 @@ def operator_targets() -> list[str]:
 
 
 def test_every_operator_command_is_in_the_table() -> None:
-    tables = (COMMANDS, WITHOUT_JSON, OTHER_FORMS)
+    tables = (COMMANDS, WITHOUT_JSON, RUN_COMMANDS)
     for target in operator_targets():
         assert sum(target in table for table in tables) == 1, target
     named = {name for table in tables for name in table if name not in COMMANDS}
@@ -47,6 +56,17 @@ def test_modules_of_the_table_take_the_option(name: str) -> None:
     assert "add_json_option(" in file.read_text()
     assert command_of(command.module, ["--cluster", CLUSTER, command.word]) == name
     assert command.statuses and command.fields and not set(command.statuses) & set(COMMON_STATUSES)
+
+
+def test_the_table_has_the_fields_of_listed_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_list.main([str(tmp_path), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    table = RUN_COMMANDS["runs"].fields
+    assert list(document["result"]) == top_level(table)
+    columns = {f"runs[].{field.name}" for field in dataclasses.fields(run_list.ListedRun)}
+    assert columns == {path for path in table if path.startswith("runs[].")}
 
 
 def test_the_pages_have_the_table() -> None:

@@ -10,20 +10,22 @@ from tools.json_forms import (
     COMMON_STATUSES,
     DEPLOYMENT_COMMANDS,
     OPERATION_COMMANDS,
-    OTHER_FORMS,
+    RUN_COMMANDS,
     WITHOUT_JSON,
     Command,
 )
 
 DEPLOYMENT_PAGE = Path("docs/json.md")
 OPERATION_PAGE = Path("docs/json-operations.md")
+AFTER_ERRORS = "After an error, they print no document, and the message is on standard error."
+EVERY_COMMAND = {**COMMANDS, **RUN_COMMANDS}
 START = "<!-- commands -->"
 END = "<!-- /commands -->"
 
 
 def _form(name: str) -> Command:
     """Return a command without what distinguishes it from others in its section."""
-    return replace(COMMANDS[name], word="", typed="")
+    return replace(EVERY_COMMAND[name], word="", typed="")
 
 
 def _sections(commands: Mapping[str, Command]) -> list[str]:
@@ -39,7 +41,7 @@ def _section(names: list[str], form: Command) -> str:
 
 
 def _typed(name: str) -> str:
-    command = COMMANDS[name]
+    command = EVERY_COMMAND[name]
     typed = command.typed or f"make {name} --silent ARGS=--json"
     program = " ".join(filter(None, ("python -m", command.module, command.word)))
     return f"* `{typed}`, or `{program} --json`"
@@ -61,7 +63,8 @@ def pages() -> dict[Path, str]:
     ]
     operation = [
         *_sections(OPERATION_COMMANDS),
-        f"## Commands of seqlm\n\n{_table('target', 'form', OTHER_FORMS)}",
+        f"## Commands of seqlm\n\n{AFTER_ERRORS}",
+        *_sections(RUN_COMMANDS),
         f"## Targets without JSON\n\n{_table('target', 'reason', WITHOUT_JSON)}",
     ]
     return {

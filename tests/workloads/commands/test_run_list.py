@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def runs(tmp_path: Path) -> Path:
 
 def listed(folder: Path, *options: str, capsys: Capture) -> list[dict[str, Any]]:
     OTHERS["runs"].main([str(folder), "--json", *options])
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["result"]["runs"]
     return found
 
 
@@ -185,7 +186,7 @@ def pair(tmp_path: Path) -> list[str]:
 
 def test_only_fields_that_differ_are_compared(pair: list[str], capsys: Capture) -> None:
     OTHERS["compare"].main([*pair, "--json"])
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capsys.readouterr().out)["result"]
     assert found["fields"] == {
         "optim.lr": {"slow": 1e-4, "fast": 4e-4},
         "lora.rank": {"slow": None, "fast": 8},
@@ -219,16 +220,26 @@ def test_runs_of_different_kinds_are_said_to_be(tmp_path: Path, capsys: Capture)
         tmp_path, "other", config={"task": {"kind": "regression"}}, results={"eval_loss": 1.0}
     )
     OTHERS["compare"].main([str(one), str(other), "--json"])
-    notes = json.loads(capsys.readouterr().out)["notes"]
+    notes = json.loads(capsys.readouterr().out)["result"]["notes"]
     assert notes == [
         "The runs are of different kinds (pretraining, task), whose losses do not compare."
     ]
 
 
+def test_scores_that_json_lacks_are_null(tmp_path: Path, capsys: Capture) -> None:
+    paths = [
+        str(write_run(tmp_path, name, results={"perplexity": value}))
+        for name, value in (("diverged", math.inf), ("good", 12.0))
+    ]
+    OTHERS["compare"].main([*paths, "--json"])
+    scores = json.loads(capsys.readouterr().out)["result"]["scores"]
+    assert scores["perplexity"] == {"diverged": None, "good": 12.0}
+
+
 def test_runs_of_one_name_are_called_by_their_paths(tmp_path: Path, capsys: Capture) -> None:
     paths = [str(write_run(tmp_path / folder, "same")) for folder in ("a", "b")]
     OTHERS["compare"].main([*paths, "--json"])
-    assert set(json.loads(capsys.readouterr().out)["scores"]["step"]) == set(paths)
+    assert set(json.loads(capsys.readouterr().out)["result"]["scores"]["step"]) == set(paths)
 
 
 def test_runs_that_cannot_be_compared_are_refused(pair: list[str], capsys: Capture) -> None:

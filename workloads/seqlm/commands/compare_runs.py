@@ -1,7 +1,6 @@
 """Compare runs: what differs in their run files, and their scores (``seqlm compare``)."""
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from seqlm.training.strict_yaml import read_mapping, shown
 from seqlm.training.tracking.run_log import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from seqlm.training.whole_file import write_whole
 
+from .json_document import json_document
 from .kinds import run_kind
 from .run_list import RUNS_FOLDER
 from .text_table import text_table
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str]) -> None:
             )
         found = _compared(_named(options.runs))
         if options.json:
-            print(json.dumps(_as_json(found), indent=1))
+            print(json_document("compare", _as_json(found)))
         else:
             _print(found)
         if options.page is not None:

@@ -5,7 +5,6 @@ Only filters read something of every run: the start of its configuration, or the
 """
 
 import argparse
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from seqlm.training.strict_yaml import read_mapping, shown
 from seqlm.training.tracking.record_file import backwards
 from seqlm.training.tracking.run_log import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, STOPPED
 
+from .json_document import json_document
 from .kinds import RUN_KINDS, run_kind
 from .text_table import ABSENT, text_table
 
@@ -70,7 +70,12 @@ def main(arguments: Sequence[str]) -> None:
         kept = list(_filtered(folders, options))
         listed = [_listed(path) for path in islice(kept, None if options.all else MAX_LISTED)]
         if options.json:
-            print(json.dumps([asdict(run) for run in listed], indent=1))
+            found = {
+                "runs": [asdict(run) for run in listed],
+                "num_matching": len(kept),
+                "num_runs": len(folders),
+            }
+            print(json_document("runs", found))
             return
         if listed:
             print(text_table(*_table(listed)))

@@ -66,6 +66,19 @@ NODE_FIELDS = {
     "nodes[].failure": "reason of the service's refusal; null if it accepted the node",
     "resumed[]": "with `--resume`: nodes that take jobs again",
 }
+_TOTALS = {
+    "accounts": "account or team",
+    "users": "user",
+    "instance_types": "instance type",
+}
+"""Totals of usage, and what each is about."""
+_AMOUNT = {
+    "node_hours": "hours of nodes",
+    "gpu_hours": "hours of GPUs",
+    "usd": "USD on demand, without the hours that have no price",
+    "unpriced_node_hours": "hours of nodes without a price",
+}
+"""Fields of an amount of usage."""
 SLURM_FAILED = "Slurm does not answer"
 JOBS_SUBMIT = "make train-fsdp --silent CONFIG=esm2_650m TARGET=slurm SUBMIT=--json"
 CLUSTER = {"cluster": "name of the cluster", "region": "AWS region"}
@@ -345,8 +358,45 @@ OPERATION_COMMANDS: Mapping[str, Command] = {
             "undone[]": "nodes that are not done, as text",
         },
     ),
+    "usage": Command(
+        "tools.usage",
+        {DONE: "printed"},
+        {
+            "cluster": "name of the cluster",
+            "since": "begin of the period, UTC",
+            "until": "end of the period, UTC",
+            **{
+                f"{total}[].{name}": text
+                for total, what in _TOTALS.items()
+                for name, text in {
+                    "name": what,
+                    "num_jobs": "number of its jobs",
+                    **_AMOUNT,
+                }.items()
+            },
+            "jobs[].job": "id of a job",
+            "jobs[].name": "its name",
+            "jobs[].user": "its user",
+            "jobs[].account": "its account or team",
+            "jobs[].partition": "its partition or queue",
+            "jobs[].instance_type": "instance type",
+            "jobs[].states[]": "states in which its starts ended",
+            "jobs[].first_start": "first start, UTC",
+            "jobs[].last_end": "last end, UTC; null while it runs",
+            "jobs[].node_hours": "hours of nodes",
+            "jobs[].gpu_hours": "hours of GPUs",
+            "jobs[].usd": "USD on demand; null without a price",
+            **{
+                f"{part}.{name}": text
+                for part in ("used", "idle", "capacity")
+                for name, text in _AMOUNT.items()
+            },
+            "without_end[]": "jobs whose end is not recorded",
+            "notes[]": "notes, as text",
+        },
+    ),
 }
-"""Commands about jobs and nodes."""
+"""Commands about jobs and nodes, and what they cost."""
 COMMANDS: Mapping[str, Command] = {**DEPLOYMENT_COMMANDS, **OPERATION_COMMANDS}
 """Commands by their names, which are targets of the Makefile, except those of ``NO_TARGETS``."""
 NO_TARGETS = {"submit", "import-image"}

@@ -10,8 +10,6 @@ from tools.command_line import format_table
 from tools.usage.period import second_text
 from tools.usage.team_bill import Amount, JobOnType, TeamBill, Total
 
-VERSION = 1
-"""Version of the JSON form. It rises if a field changes its meaning or disappears."""
 MOST_ROWS = 15
 """Most rows of a table in the terminal."""
 MOST_ROWS_OF_PAGE = 500
@@ -79,9 +77,8 @@ def as_text(title: str, bill: TeamBill, notes: Sequence[str]) -> str:
 
 
 def as_json(cluster: str, bill: TeamBill, notes: Sequence[str]) -> dict[str, Any]:
-    """Return the bill as values of JSON."""
+    """Return the bill as the fields of its JSON form."""
     return {
-        "version": VERSION,
         "cluster": cluster,
         "since": second_text(bill.period.since),
         "until": second_text(bill.period.until),

@@ -41,6 +41,9 @@ ENDPOINT ?= endpoints/esm2.yaml
 STACKS ?= --all
 # The image to build, push or import, or the program to measure: bionemo or neuron; by default this project's own.
 FRAMEWORK ?=
+# Dates of make usage: begin, and end, which is excluded.
+SINCE ?=
+UNTIL ?=
 # Duration of make fuzz.
 MINUTES ?= 10
 
@@ -294,7 +297,7 @@ fetch: $(READY) ## bring results and model of a job (or JOB=) into runs/
 
 ##@ Platform engineer: plan, deploy, operate, pay
 
-.PHONY: synth bootstrap deploy diff preflight cost plan prices mirror-downloads charts
+.PHONY: synth bootstrap deploy diff preflight cost plan usage prices mirror-downloads charts
 .PHONY: connect logs apply-lifecycle replace reboot health-check move
 .PHONY: destroy teardown image push bandwidth
 
@@ -324,6 +327,10 @@ cost: $(READY) ## USD a month of CLUSTER= or ENDPOINT=; ARGS="hours=200"
 
 plan: $(READY) ## memory, days, USD of CONFIG= on CLUSTER=; ARGS="--co2"
 	@$(BIN)/python -m tools.plan --config $(CONFIG) --cluster $(CLUSTER) $(ARGS)
+
+usage: $(READY) ## GPU hours, USD by team, user, job; SINCE= UNTIL= (dates)
+	@$(BIN)/python -m tools.usage --cluster $(CLUSTER) $(if $(filter-out local,$(TARGET)),--target $(TARGET)) \
+		$(if $(SINCE),--since $(call in_quotes,$(SINCE))) $(if $(UNTIL),--until $(call in_quotes,$(UNTIL))) $(ARGS)
 
 prices: $(READY) ## fetch the prices of REGION=, or of the cluster's region
 	$(BIN)/python -m tools.cost.prices --cluster $(CLUSTER) $(if $(REGION),--region $(REGION)) $(ARGS)

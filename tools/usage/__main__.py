@@ -1,0 +1,179 @@
+"""GPU hours and USD by team, user and job.
+
+``python -m tools.usage --cluster FILE --since DATE --until DATE [--json] [--csv FILE] [--page FILE]``
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from config.eks_cluster import EksCluster
+from config.facts.price_list import Price, load_prices
+from config.reading.loader import load_cluster, load_eks_cluster, load_slurm_cluster
+from config.slurm_cluster import SlurmCluster
+from seqlm.training.whole_file import write_whole
+from tools.aws_session import aws_client, open_session
+from tools.command_line import cluster_parser, run_command
+from tools.nodes.cluster_nodes import read_cluster_nodes
+from tools.nodes.head_node import find_head_node
+from tools.usage.accounting import read_accounting
+from tools.usage.node_kinds import ClusterNodeKinds, cluster_node_kinds
+from tools.usage.output import as_csv, as_json, as_page, as_text, idle_share
+from tools.usage.period import parse_period, second_text
+from tools.usage.team_bill import UNKNOWN, TeamBill, make_team_bill
+
+LOADERS = {None: load_cluster, "slurm": load_slurm_cluster, "eks": load_eks_cluster}
+NUM_NAMED = 10
+"""Most jobs that a note names."""
+
+
+def main() -> int:
+    options = _options()
+    period = parse_period(options.since, options.until, datetime.now(UTC))
+    cluster = LOADERS[options.target](options.cluster)
+    if isinstance(cluster, EksCluster):
+        raise ValueError(
+            f"{options.cluster}: make usage reads Slurm's accounting, and this cluster has EKS. AWS's usage "
+            "report for HyperPod on EKS has the GPU hours of namespaces and teams (docs/usage.md)"
+        )
+    head = find_head_node(cluster, options.profile)
+    kinds = _node_kinds(cluster, options, is_here=head.is_here)
+    accounting = read_accounting(head, period)
+    bill = make_team_bill(accounting, kinds, period)
+    notes = [
+        idle_share(bill),
+        *_notes(cluster, kinds, bill, hidden_from=accounting.hidden_from),
+    ]
+    title = f"{cluster.name} (slurm) in {cluster.region}"
+    subtitle = f"{second_text(bill.period.since)} to {second_text(bill.period.until)} UTC"
+    if options.csv:
+        _write("--csv", options.csv, as_csv(bill))
+    if options.page:
+        _write("--page", options.page, as_page(title, subtitle, bill, notes))
+    if options.json:
+        json.dump(as_json(cluster.name, bill, notes), sys.stdout, indent=2)
+        print()
+    else:
+        print(as_text(f"{title}, {subtitle}", bill, notes))
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = cluster_parser("Print GPU hours and USD by team, user and job, and the idle share.")
+    parser.add_argument("--target", choices=[name for name in LOADERS if name])
+    parser.add_argument(
+        "--since", default="", metavar="DATE", help="begin (default: first day of the month)"
+    )
+    parser.add_argument(
+        "--until", default="", metavar="DATE", help="end, which is excluded (default: now)"
+    )
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write a row for each job")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write an HTML page")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    return parser.parse_args()
+
+
+def _write(option: str, path: Path, text: str) -> None:
+    """Write a file.
+
+    Raises:
+        ValueError: if it cannot be written.
+    """
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise ValueError(f"{option}: got {path}; it cannot be written: {error}") from None
+
+
+def _node_kinds(
+    cluster: SlurmCluster, options: argparse.Namespace, *, is_here: bool
+) -> ClusterNodeKinds:
+    """Return the kinds of nodes. HyperPod lists the nodes that exist, if there are several kinds.
+
+    Nodes themselves have no permission for this list.
+    """
+    prices = load_prices(cluster.region)
+    kinds = cluster_node_kinds(cluster, prices, {})
+    if is_here or not kinds.are_mixed:
+        return kinds
+    session = open_session(region=cluster.region, profile=options.profile)
+    found = read_cluster_nodes(aws_client(session, "sagemaker"), cluster.name)
+    groups = {node.host_name: node.group for node in found.nodes if node.host_name}
+    return cluster_node_kinds(cluster, prices, groups)
+
+
+def _notes(
+    cluster: SlurmCluster, kinds: ClusterNodeKinds, bill: TeamBill, *, hidden_from: str
+) -> Iterator[str]:
+    """Yield what the reader has to know about the figures."""
+    yield (
+        f"Capacity: the {sum(kinds.num_nodes.values())} worker nodes of the cluster file, during the whole "
+        "period. Controllers, login nodes, storage and network are not included (`make cost`)."
+    )
+    if bill.used.node_hours > bill.capacity.node_hours:
+        yield "Jobs used more than this capacity: the cluster had more nodes than its file has now."
+    yield from _price_notes(cluster, kinds)
+    if bill.estimated:
+        yield (
+            f"GPU hours on {', '.join(bill.estimated)} follow from processors, because Slurm does not record "
+            "these devices: add gres/gpu or gres/neuron to AccountingStorageTRES in slurm.conf."
+        )
+    mixed = {use.job.partition for use in bill.uses if use.job.instance_type == UNKNOWN}
+    if mixed:
+        yield (
+            f"Without a price: nodes that no longer exist, of partitions with several instance types: "
+            f"{', '.join(sorted(mixed))}. "
+            "On the cluster itself, these are all nodes of such partitions."
+        )
+    if bill.without_end:
+        more = (
+            f" and {len(bill.without_end) - NUM_NAMED} more"
+            if len(bill.without_end) > NUM_NAMED
+            else ""
+        )
+        yield (
+            f"Left out, because no end is recorded and Slurm no longer has them: "
+            f"{', '.join(bill.without_end[:NUM_NAMED])}{more}. `sacctmgr show runawayjobs` repairs them."
+        )
+    if hidden_from:
+        yield (
+            f"slurmdbd hides jobs of other users (PrivateData), unless {hidden_from} is an operator of "
+            "Slurm. Run it as root, or from outside the cluster."
+        )
+
+
+def _price_notes(cluster: SlurmCluster, kinds: ClusterNodeKinds) -> Iterator[str]:
+    """Yield the prices, and notes on those that are missing or not those of the account."""
+    prices = {kind.instance_type: kind.price for kind in kinds.of_groups.values()}
+    known = [
+        f"{name} {price.usd:.2f}{_origin(price, cluster.region)}"
+        for name, price in prices.items()
+        if price
+    ]
+    if known:
+        yield f"USD per hour, on demand: {', '.join(known)}."
+    lacking = [name for name, price in prices.items() if price is None]
+    if lacking:
+        yield (
+            f"Without a price: {', '.join(lacking)}. `make prices REGION={cluster.region}` fetches prices."
+        )
+    plans = [group.name for group in cluster.instance_groups if group.training_plan_arn]
+    if plans:
+        yield f"Training plans are paid at purchase, at their own price: {', '.join(plans)}."
+    spot = [group.name for group in cluster.instance_groups if group.capacity == "spot"]
+    if spot:
+        yield f"Spot costs less than the on-demand price, and varies: {', '.join(spot)}."
+
+
+def _origin(price: Price, region: str) -> str:
+    """Return the origin of a price that is another product's or another region's."""
+    elsewhere = f"as in {price.region}" if price.region != region else ""
+    origin = " ".join(filter(None, (price.stand_in, elsewhere)))
+    return f" ({origin})" if origin else ""
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Print the records of Slurm's accounting that overlap a period, one per line, and facts about them.
 # Arguments: begin and end of the period in UTC, a mark that separates fields, the fields, Slurm's programs.
 set -euo pipefail

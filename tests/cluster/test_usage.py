@@ -16,9 +16,10 @@ from tests.cluster.lifecycle import Lifecycle
 from tests.cluster.patience import wait_until
 from tests.cluster.test_drained_nodes import Controller
 from tests.cluster.test_users import submit
-from tools.usage.accounting import Accounting, read_accounting
 from tools.usage.node_kinds import cluster_node_kinds
 from tools.usage.period import SECONDS_PER_HOUR, Period
+from tools.usage.records import Accounting
+from tools.usage.slurm_accounting import read_accounting
 from tools.usage.team_bill import TeamBill, make_team_bill
 
 CLUSTER_FILE = Path(__file__).with_name("cluster.yaml")

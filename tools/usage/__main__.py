@@ -6,10 +6,12 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from config.cluster import Cluster
 from config.eks_cluster import EksCluster
 from config.facts.price_list import Price, load_prices
 from config.reading.loader import load_cluster, load_eks_cluster, load_slurm_cluster
@@ -17,17 +19,34 @@ from config.slurm_cluster import SlurmCluster
 from seqlm.training.whole_file import write_whole
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
+from tools.kubernetes.kubectl import open_kubectl
 from tools.nodes.cluster_nodes import read_cluster_nodes
 from tools.nodes.head_node import find_head_node
-from tools.usage.accounting import read_accounting
 from tools.usage.node_kinds import ClusterNodeKinds, cluster_node_kinds
 from tools.usage.output import as_csv, as_json, as_page, as_text, idle_share
-from tools.usage.period import parse_period, second_text
+from tools.usage.period import Period, parse_period, second_text
+from tools.usage.pods import read_groups, read_pods
+from tools.usage.records import Accounting
+from tools.usage.slurm_accounting import read_accounting
 from tools.usage.team_bill import UNKNOWN, TeamBill, make_team_bill
 
 LOADERS = {None: load_cluster, "slurm": load_slurm_cluster, "eks": load_eks_cluster}
 NUM_NAMED = 10
 """Most jobs that a note names."""
+ONLY_PRESENT_PODS = (
+    "Kubernetes has only the pods that still exist: jobs that were deleted, and pods that were evicted or "
+    "replaced, are missing, and users are not recorded. AWS's usage report keeps hours (docs/usage.md)."
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Records of a cluster, and its nodes."""
+
+    accounting: Accounting
+    kinds: ClusterNodeKinds
+    notes: Sequence[str]
+    """Limits of the records."""
 
 
 def main() -> int:
@@ -35,19 +54,12 @@ def main() -> int:
     period = parse_period(options.since, options.until, datetime.now(UTC))
     cluster = LOADERS[options.target](options.cluster)
     if isinstance(cluster, EksCluster):
-        raise ValueError(
-            f"{options.cluster}: make usage reads Slurm's accounting, and this cluster has EKS. AWS's usage "
-            "report for HyperPod on EKS has the GPU hours of namespaces and teams (docs/usage.md)"
-        )
-    head = find_head_node(cluster, options.profile)
-    kinds = _node_kinds(cluster, options, is_here=head.is_here)
-    accounting = read_accounting(head, period)
-    bill = make_team_bill(accounting, kinds, period)
-    notes = [
-        idle_share(bill),
-        *_notes(cluster, kinds, bill, hidden_from=accounting.hidden_from),
-    ]
-    title = f"{cluster.name} (slurm) in {cluster.region}"
+        found = _read_pods(cluster, options)
+    else:
+        found = _read_slurm(cluster, options, period)
+    bill = make_team_bill(found.accounting, found.kinds, period)
+    notes = [idle_share(bill), *found.notes, *_notes(cluster, found, bill)]
+    title = f"{cluster.name} ({cluster.scheduler}) in {cluster.region}"
     subtitle = f"{second_text(bill.period.since)} to {second_text(bill.period.until)} UTC"
     if options.csv:
         _write("--csv", options.csv, as_csv(bill))
@@ -72,6 +84,11 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a row for each job")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write an HTML page")
+    parser.add_argument(
+        "--kubeconfig",
+        type=Path,
+        help="on EKS: kubeconfig, instead of the caller's AWS credentials",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     return parser.parse_args()
 
@@ -88,29 +105,38 @@ def _write(option: str, path: Path, text: str) -> None:
         raise ValueError(f"{option}: got {path}; it cannot be written: {error}") from None
 
 
-def _node_kinds(
-    cluster: SlurmCluster, options: argparse.Namespace, *, is_here: bool
-) -> ClusterNodeKinds:
-    """Return the kinds of nodes. HyperPod lists the nodes that exist, if there are several kinds.
+def _read_slurm(cluster: SlurmCluster, options: argparse.Namespace, period: Period) -> Found:
+    """Read Slurm's accounting. HyperPod lists the nodes that exist, if there are several kinds.
 
     Nodes themselves have no permission for this list.
     """
+    head = find_head_node(cluster, options.profile)
     prices = load_prices(cluster.region)
     kinds = cluster_node_kinds(cluster, prices, {})
-    if is_here or not kinds.are_mixed:
-        return kinds
-    session = open_session(region=cluster.region, profile=options.profile)
-    found = read_cluster_nodes(aws_client(session, "sagemaker"), cluster.name)
-    groups = {node.host_name: node.group for node in found.nodes if node.host_name}
-    return cluster_node_kinds(cluster, prices, groups)
+    if kinds.are_mixed and not head.is_here:
+        session = open_session(region=cluster.region, profile=options.profile)
+        present = read_cluster_nodes(aws_client(session, "sagemaker"), cluster.name)
+        groups = {node.host_name: node.group for node in present.nodes if node.host_name}
+        kinds = cluster_node_kinds(cluster, prices, groups)
+    return Found(read_accounting(head, period), kinds, [])
 
 
-def _notes(
-    cluster: SlurmCluster, kinds: ClusterNodeKinds, bill: TeamBill, *, hidden_from: str
-) -> Iterator[str]:
+def _read_pods(cluster: EksCluster, options: argparse.Namespace) -> Found:
+    """Read the pods that still exist, whatever their time."""
+    with open_kubectl(
+        cluster, "default", profile=options.profile, kubeconfig=options.kubeconfig
+    ) as kubectl:
+        groups = read_groups(kubectl)
+        accounting = read_pods(kubectl)
+    kinds = cluster_node_kinds(cluster, load_prices(cluster.region), groups)
+    return Found(accounting, kinds, [ONLY_PRESENT_PODS])
+
+
+def _notes(cluster: SlurmCluster | EksCluster, found: Found, bill: TeamBill) -> Iterator[str]:
     """Yield what the reader has to know about the figures."""
+    kinds = found.kinds
     yield (
-        f"Capacity: the {sum(kinds.num_nodes.values())} worker nodes of the cluster file, during the whole "
+        f"Capacity: the {sum(kinds.num_nodes.values())} nodes for jobs of the cluster file, during the whole "
         "period. Controllers, login nodes, storage and network are not included (`make cost`)."
     )
     if bill.used.node_hours > bill.capacity.node_hours:
@@ -121,31 +147,26 @@ def _notes(
             f"GPU hours on {', '.join(bill.estimated)} follow from processors, because Slurm does not record "
             "these devices: add gres/gpu or gres/neuron to AccountingStorageTRES in slurm.conf."
         )
-    mixed = {use.job.partition for use in bill.uses if use.job.instance_type == UNKNOWN}
-    if mixed:
+    if any(use.job.instance_type == UNKNOWN for use in bill.uses):
         yield (
-            f"Without a price: nodes that no longer exist, of partitions with several instance types: "
-            f"{', '.join(sorted(mixed))}. "
-            "On the cluster itself, these are all nodes of such partitions."
+            "Without a price: nodes whose instance type is not known, because they no longer exist and the "
+            "cluster has several types. On a Slurm cluster itself, no node of a mixed partition has a known type."
         )
     if bill.without_end:
-        more = (
-            f" and {len(bill.without_end) - NUM_NAMED} more"
-            if len(bill.without_end) > NUM_NAMED
-            else ""
-        )
+        more = len(bill.without_end) - NUM_NAMED
+        named = ", ".join(bill.without_end[:NUM_NAMED]) + (f" and {more} more" if more > 0 else "")
         yield (
-            f"Left out, because no end is recorded and Slurm no longer has them: "
-            f"{', '.join(bill.without_end[:NUM_NAMED])}{more}. `sacctmgr show runawayjobs` repairs them."
+            f"Left out, because no end is recorded and the scheduler no longer has them: {named}. On Slurm, "
+            "`sacctmgr show runawayjobs` repairs them."
         )
-    if hidden_from:
+    if found.accounting.hidden_from:
         yield (
-            f"slurmdbd hides jobs of other users (PrivateData), unless {hidden_from} is an operator of "
-            "Slurm. Run it as root, or from outside the cluster."
+            f"slurmdbd hides jobs of other users (PrivateData), unless {found.accounting.hidden_from} is an "
+            "operator of Slurm. Run it as root, or from outside the cluster."
         )
 
 
-def _price_notes(cluster: SlurmCluster, kinds: ClusterNodeKinds) -> Iterator[str]:
+def _price_notes(cluster: Cluster, kinds: ClusterNodeKinds) -> Iterator[str]:
     """Yield the prices, and notes on those that are missing or not those of the account."""
     prices = {kind.instance_type: kind.price for kind in kinds.of_groups.values()}
     known = [

@@ -1,13 +1,14 @@
 """Hardware and price of the nodes that jobs had."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from config.cluster import Cluster, InstanceGroup
 from config.facts.instance_catalogue import instance_type
 from config.facts.price_list import Price, PriceList
-from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
-from tools.usage.accounting import JobRecord, node_names
+from config.slurm_cluster import SlurmInstanceGroup
+from tools.usage.records import GPU, NEURON, JobRecord, node_names
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class NodeKind:
 
     instance_type: str
     num_cpus: int
-    """Processors that Slurm allocates, one per thread."""
+    """Processors that the scheduler allocates, one per thread."""
     device: str
     """Slurm's name for the accelerators: ``gres/gpu`` or ``gres/neuron``."""
     num_devices: int
@@ -34,7 +35,7 @@ class ClusterNodeKinds:
     """Number of nodes of each group."""
     groups_of_partitions: Mapping[str, Sequence[str]]
     of_hosts: Mapping[str, NodeKind] = field(default_factory=dict)
-    """Kinds of present nodes, by their names in Slurm."""
+    """Kinds of present nodes, by their names in the scheduler."""
 
     @property
     def are_mixed(self) -> bool:
@@ -61,37 +62,38 @@ class ClusterNodeKinds:
 
 
 def cluster_node_kinds(
-    cluster: SlurmCluster, prices: PriceList, groups_of_hosts: Mapping[str, str]
+    cluster: Cluster, prices: PriceList, groups_of_hosts: Mapping[str, str]
 ) -> ClusterNodeKinds:
     """Return the kinds of a cluster's nodes.
 
     Args:
         cluster: cluster file.
         prices: prices of the region.
-        groups_of_hosts: group of each present node, by the node's name in Slurm.
+        groups_of_hosts: group of each present node, by the node's name in the scheduler.
     """
     groups = [group for group in cluster.instance_groups if group.runs_jobs]
     of_groups = {group.name: _node_kind(group, prices) for group in groups}
-    partitions = dict.fromkeys(group.partition for group in groups if group.partition)
+    partitions: dict[str, list[str]] = defaultdict(list)
+    for group in groups:
+        if isinstance(group, SlurmInstanceGroup) and group.partition:
+            partitions[group.partition].append(group.name)
     return ClusterNodeKinds(
         of_groups=of_groups,
         num_nodes={group.name: group.num_instances for group in groups},
-        groups_of_partitions={
-            name: [group.name for group in groups if group.partition == name] for name in partitions
-        },
+        groups_of_partitions=partitions,
         of_hosts={
             host: of_groups[group] for host, group in groups_of_hosts.items() if group in of_groups
         },
     )
 
 
-def _node_kind(group: SlurmInstanceGroup, prices: PriceList) -> NodeKind:
+def _node_kind(group: InstanceGroup, prices: PriceList) -> NodeKind:
     hardware = instance_type(group.instance_type)
     threads = group.threads_per_core or hardware.threads_per_core
     return NodeKind(
         instance_type=group.instance_type,
         num_cpus=hardware.vcpus * threads // hardware.threads_per_core,
-        device="gres/neuron" if hardware.is_neuron else "gres/gpu",
+        device=NEURON if hardware.is_neuron else GPU,
         num_devices=hardware.num_accelerators,
         price=prices.get(f"hyperpod.{group.instance_type}"),
     )

@@ -50,7 +50,7 @@ def _of_type(job: JobOnType) -> str:
 
 
 def _of_job(job: JobOnType) -> str:
-    return f"{job.job} {job.name} ({job.user or NOTHING})"
+    return " ".join(filter(None, (job.job, job.name, f"({job.user})" if job.user else "")))
 
 
 KEYS: Mapping[str, Callable[[JobOnType], str]] = {
@@ -67,6 +67,8 @@ def as_text(title: str, bill: TeamBill, notes: Sequence[str]) -> str:
     parts = [title]
     for name, key in KEYS.items():
         totals = bill.totals(key)
+        if name == "user" and [total.name for total in totals] == [NOTHING]:
+            continue
         header, rows = _rows(name, totals, bill, MOST_ROWS)
         if name == "account":
             rows += _sums(bill)

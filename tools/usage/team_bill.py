@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tools.usage.accounting import Accounting, JobRecord
 from tools.usage.node_kinds import ClusterNodeKinds, NodeKind
 from tools.usage.period import SECONDS_PER_HOUR, Period
+from tools.usage.records import Accounting, JobRecord
 
 UNKNOWN = "not known"
 """Instance type of nodes that cannot be assigned to a group."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from config.facts.price_list import Price
-from tools.usage.accounting import FIELDS, Accounting, parse_accounting
 from tools.usage.node_kinds import ClusterNodeKinds, NodeKind
+from tools.usage.records import Accounting
+from tools.usage.slurm_accounting import FIELDS, parse_accounting
 
 MARK = "|0a1b|"
 GPU_USD = 8.0
@@ -47,7 +48,7 @@ def read(
     reader: str = "root",
     private: str = "none",
 ) -> Accounting:
-    """Return the accounting of lines of sacct, with the facts of ``read_accounting.sh`` around them."""
+    """Return the accounting of lines of sacct, with the facts of ``slurm_accounting.sh`` around them."""
     facts = {"clock": str(second(clock)), "reader": reader, "tracked": tracked, "private": private}
     before = [f"{MARK}{name}{MARK}{value}" for name, value in facts.items()]
     after = [f"{MARK}queued{MARK}{number}" for number in present]

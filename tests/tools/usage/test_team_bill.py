@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from tests.tools.usage.slurm_records import CPU_USD, GPU_NODE, GPU_USD, KINDS, read, record, second
-from tools.usage.accounting import Accounting
 from tools.usage.node_kinds import ClusterNodeKinds
 from tools.usage.period import Period
+from tools.usage.records import Accounting
 from tools.usage.team_bill import UNKNOWN, Amount, TeamBill, make_team_bill
 
 DAY = Period(second("02T00:00"), second("03T00:00"))

@@ -1,11 +1,8 @@
 """Records of Slurm's accounting, read with ``sacct``."""
 
-import itertools
-import re
 import secrets
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,8 +10,9 @@ from seqlm.training.strict_yaml import shown
 from tools.command_line import tell_lines
 from tools.nodes.head_node import SLURM_PROGRAMS, HeadNode
 from tools.usage.period import Period
+from tools.usage.records import Accounting, JobRecord
 
-SCRIPT = Path(__file__).with_name("read_accounting.sh")
+SCRIPT = Path(__file__).with_name("slurm_accounting.sh")
 FIELDS = (
     "JobIDRaw",
     "JobID",
@@ -34,44 +32,6 @@ NO_TIME = {"Unknown", "None", ""}
 """Times of a job that has not started or ended."""
 TIME = "%Y-%m-%dT%H:%M:%S"
 ROOT = "root"
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobRecord:
-    """One allocation of a job. A job that was requeued or resized has several."""
-
-    number: str
-    """Number of the job, which each task of an array has for itself."""
-    job: str
-    """Number as users see it: with the task of an array, or the part of a heterogeneous job."""
-    name: str
-    user: str
-    account: str
-    partition: str
-    state: str
-    start: int | None
-    """Seconds since 1970; None if the job has not started."""
-    end: int | None
-    """Seconds since 1970; None if no end is recorded."""
-    num_nodes: int
-    num_cpus: int
-    devices: Mapping[str, int]
-    """Numbers of GPUs and other devices, by resource such as ``gres/gpu``."""
-    nodes: str
-    """Nodes as Slurm abbreviates them, such as ``ip-10-0-0-[20-22]``."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Accounting:
-    records: Sequence[JobRecord]
-    clock: int
-    """Time of the cluster at which the records were read, in seconds since 1970."""
-    tracked: frozenset[str]
-    """Devices that Slurm records, such as ``gres/gpu``."""
-    present: frozenset[str]
-    """Numbers of the jobs that slurmctld still has."""
-    hidden_from: str = ""
-    """User who read the records, if slurmdbd may have hidden those of other users."""
 
 
 def read_accounting(head: HeadNode, period: Period) -> Accounting:
@@ -100,7 +60,7 @@ def read_accounting(head: HeadNode, period: Period) -> Accounting:
 
 
 def parse_accounting(lines: Sequence[str], mark: str) -> Accounting:
-    """Return what ``read_accounting.sh`` printed.
+    """Return what ``slurm_accounting.sh`` printed.
 
     Args:
         lines: lines of the output.
@@ -180,21 +140,3 @@ def _second(text: str) -> int | None:
             f"sacct: got the time {shown(text)}; expected a form such as 2026-11-01T08:30:00"
         ) from None
     return int(moment.replace(tzinfo=UTC).timestamp())
-
-
-def node_names(text: str) -> Iterator[str]:
-    """Yield the names in a list that Slurm abbreviates, such as ``ip-10-0-0-[20-22],ip-10-0-1-5``."""
-    for item in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
-        # Texts and brackets take turns.
-        parts = re.split(r"\[([^\]]*)\]", item)
-        choices = [
-            list(_numbers(part)) if index % 2 else [part] for index, part in enumerate(parts)
-        ]
-        yield from map("".join, itertools.product(*choices))
-
-
-def _numbers(text: str) -> Iterator[str]:
-    for piece in text.split(","):
-        first, _, last = piece.partition("-")
-        for number in range(int(first), int(last or first) + 1):
-            yield f"{number:0{len(first)}d}"

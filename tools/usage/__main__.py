@@ -150,7 +150,7 @@ def _notes(cluster: SlurmCluster | EksCluster, found: Found, bill: TeamBill) -> 
     if any(use.job.instance_type == UNKNOWN for use in bill.uses):
         yield (
             "Without a price: nodes whose instance type is not known, because they no longer exist and the "
-            "cluster has several types. On a Slurm cluster itself, no node of a mixed partition has a known type."
+            "cluster has several types. On a Slurm cluster itself, no node of a mixed partition has one."
         )
     if bill.without_end:
         more = len(bill.without_end) - NUM_NAMED

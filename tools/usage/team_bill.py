@@ -81,7 +81,7 @@ class TeamBill:
     uses: Sequence[JobUse]
     """Jobs with a time in the period, by their first start."""
     capacity: Amount
-    """What the nodes of the cluster file could have done."""
+    """Hours of the nodes of the cluster file, and their USD."""
     without_end: Sequence[str]
     """Jobs that have ended, but without a recorded time of their end. They are left out."""
     estimated: Sequence[str]
@@ -184,7 +184,7 @@ def _priced(kind: NodeKind, node_hours: float, gpu_hours: float) -> Amount:
 
 
 def _capacity(kinds: ClusterNodeKinds, hours: float) -> Iterator[Amount]:
-    """Yield what each group could have done."""
+    """Yield the hours of the nodes of each group, and their USD."""
     for name, kind in kinds.of_groups.items():
         node_hours = kinds.num_nodes[name] * hours
         yield _priced(kind, node_hours, node_hours * kind.num_devices)

@@ -13,7 +13,7 @@ scontrol show config | sed --quiet "s/^AccountingStorageTRES *= */${mark}tracked
 { sacctmgr --noheader show configuration 2>/dev/null || true; } |
     sed --quiet "s/^PrivateData *= */${mark}private${mark}/p"
 # With duplicates, a job that was requeued or resized has a record for each of its allocations.
-sacct --allusers --allocations --duplicates --noheader --parsable2 --delimiter="$mark" --format="$fields" \
+sacct --allusers --allocations --duplicates --noheader --noconvert --parsable2 --delimiter="$mark" --format="$fields" \
     --starttime="$since" --endtime="$until"
 # After sacct, so that a job that starts between the two commands is in both.
 squeue --all --array --noheader --states=all --format="${mark}queued${mark}%A"

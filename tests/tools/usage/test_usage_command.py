@@ -11,9 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.tools.cluster_files import shipped
 from tests.tools.nodes.node_sessions import NodeSessions
+from tests.tools.nodes.slurm_nodes import group, node, running_cluster
 from tests.tools.usage.slurm_records import KINDS, read, record, second
 from tools.nodes.head_node import HeadNode
 from tools.usage import __main__ as command
@@ -26,13 +28,13 @@ from tools.usage.team_bill import make_team_bill
 
 NOW = datetime(2026, 11, 27, 15, 30, tzinfo=UTC)
 NOVEMBER = Period(second("01T00:00"), second("30T00:00"))
+SESSION = ("aws", "ssm", "start-session", "--target", "x", "--region", "us-west-2")
 JOB = ["7", "7", "ada", "esm2", "{partition}", "COMPLETED", "2026-11-02T10:00:00"]
 SACCT = """#!{python} -S
 import os, sys
 mark = next(word for word in sys.argv if word.startswith("--delimiter=")).partition("=")[2]
 print(*sys.argv[1:], os.environ["TZ"], sep="\\n", file=open({calls!r}, "w"))
 print(mark.join({row!r}))
-sys.exit({status})
 """
 
 
@@ -114,10 +116,10 @@ class Slurm:
         path.write_text(script if script.startswith("#!") else f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
-    def set_job(self, partition: str, *, status: int = 0) -> None:
-        row = [*JOB, "2026-11-02T11:00:00", "1", "cpu=48,gres/gpu=4,node=1", "ip-10-0-0-20", "=1+1"]
+    def set_job(self, partition: str, *, node: str = "ip-10-0-0-20") -> None:
+        row = [*JOB, "2026-11-02T11:00:00", "1", "cpu=48,gres/gpu=4,node=1", node, "=1+1"]
         row[FIELDS.index("Partition")] = partition
-        text = SACCT.format(python=sys.executable, calls=str(self._calls), row=row, status=status)
+        text = SACCT.format(python=sys.executable, calls=str(self._calls), row=row)
         self.write("sacct", text)
 
     @property
@@ -141,8 +143,7 @@ def test_reads_duplicates_of_all_users_in_utc(slurm: Slurm) -> None:
 
 
 def test_reads_through_a_session_as_root(slurm: Slurm) -> None:
-    start = ("aws", "ssm", "start-session", "--target", "x", "--region", "us-west-2")
-    accounting = read_accounting(HeadNode("controller-1", start), NOVEMBER)
+    accounting = read_accounting(HeadNode("controller-1", SESSION), NOVEMBER)
     assert [found.name for found in accounting.records] == ["=1+1"]
 
 
@@ -189,6 +190,25 @@ def test_the_command_prints_json(run: Run) -> None:
     assert printed["version"] == 1
     assert printed["jobs"][0]["gpu_hours"] == 4
     assert set(printed["jobs"][0]) == {*COLUMNS}
+
+
+def test_nodes_of_mixed_partitions_are_looked_up_in_hyperpod(
+    run: Run, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = yaml.safe_load(Path("clusters/slurm.yaml").read_text())
+    worker = next(found for found in content["instance_groups"] if found["role"] == "worker")
+    content["instance_groups"].append(
+        {**worker, "name": "large", "instance_type": "ml.g5.12xlarge"}
+    )
+    file = tmp_path / "mixed.yaml"
+    file.write_text(yaml.safe_dump(content))
+    slurm.set_job("gpu", node="ip-10-0-108-1")
+    aws = running_cluster("esm2-slurm", [group("large", "Compute", 1)], [node("large", 1)])
+    monkeypatch.setattr(command, "open_session", lambda region, profile: aws.session)
+    head = HeadNode("controller-1", SESSION)
+    monkeypatch.setattr(command, "find_head_node", lambda cluster, profile: head)
+    printed = json.loads(run("--cluster", str(file), "--json"))
+    assert printed["jobs"][0]["instance_type"] == "ml.g5.12xlarge"
 
 
 def test_a_long_bill_is_short_and_its_files_are_whole() -> None:

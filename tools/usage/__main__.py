@@ -4,8 +4,6 @@
 """
 
 import argparse
-import json
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +17,7 @@ from config.slurm_cluster import SlurmCluster
 from seqlm.training.whole_file import write_whole
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
+from tools.json_output import add_json_option, publish
 from tools.kubernetes.kubectl import open_kubectl
 from tools.nodes.cluster_nodes import read_cluster_nodes
 from tools.nodes.head_node import find_head_node
@@ -65,11 +64,8 @@ def main() -> int:
         _write("--csv", options.csv, as_csv(bill))
     if options.page:
         _write("--page", options.page, as_page(title, subtitle, bill, notes))
-    if options.json:
-        json.dump(as_json(cluster.name, bill, notes), sys.stdout, indent=2)
-        print()
-    else:
-        print(as_text(f"{title}, {subtitle}", bill, notes))
+    publish(cluster=cluster.name, region=cluster.region, notes=notes, **as_json(bill))
+    print(as_text(f"{title}, {subtitle}", bill, notes))
     return 0
 
 
@@ -89,7 +85,7 @@ def _options() -> argparse.Namespace:
         type=Path,
         help="on EKS: kubeconfig, instead of the caller's AWS credentials",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    add_json_option(parser)
     return parser.parse_args()
 
 

@@ -10,8 +10,6 @@ from tools.command_line import format_table
 from tools.usage.period import second_text
 from tools.usage.team_bill import Amount, JobOnType, TeamBill, Total
 
-VERSION = 1
-"""Version of the JSON form. It rises if a field changes its meaning or disappears."""
 MOST_ROWS = 15
 """Most rows of a table in the terminal."""
 MOST_ROWS_OF_PAGE = 500
@@ -78,11 +76,9 @@ def as_text(title: str, bill: TeamBill, notes: Sequence[str]) -> str:
     return "\n\n".join(parts)
 
 
-def as_json(cluster: str, bill: TeamBill, notes: Sequence[str]) -> dict[str, Any]:
-    """Return the bill as values of JSON."""
+def as_json(bill: TeamBill) -> dict[str, Any]:
+    """Return the bill as values of JSON; ``tools/json_forms.py`` describes them."""
     return {
-        "version": VERSION,
-        "cluster": cluster,
         "since": second_text(bill.period.since),
         "until": second_text(bill.period.until),
         "accounts": [_total_fields(total) for total in bill.totals(_of_account)],
@@ -93,7 +89,6 @@ def as_json(cluster: str, bill: TeamBill, notes: Sequence[str]) -> dict[str, Any
         "idle": _amount_fields(bill.idle),
         "capacity": _amount_fields(bill.capacity),
         "without_end": list(bill.without_end),
-        "notes": list(notes),
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ import pytest
 import yaml
 
 from tests.tools.cluster_files import shipped
+from tests.tools.json_documents import RunJson
 from tests.tools.nodes.node_sessions import NodeSessions
 from tests.tools.nodes.slurm_nodes import group, node, running_cluster
 from tests.tools.usage.slurm_records import KINDS, read, record, second
@@ -28,6 +28,7 @@ from tools.usage.team_bill import make_team_bill
 
 NOW = datetime(2026, 11, 27, 15, 30, tzinfo=UTC)
 NOVEMBER = Period(second("01T00:00"), second("30T00:00"))
+DATES = ("--since", "2026-11-02", "--until", "2026-11-03")
 SESSION = ("aws", "ssm", "start-session", "--target", "x", "--region", "us-west-2")
 JOB = ["7", "7", "ada", "esm2", "{partition}", "COMPLETED", "2026-11-02T10:00:00"]
 SACCT = """#!{python} -S
@@ -165,8 +166,7 @@ def run(slurm: Slurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     slurm.set_job(str(worker.partition))
 
     def usage(*arguments: str) -> str:
-        dates = ["--since", "2026-11-02", "--until", "2026-11-03"]
-        monkeypatch.setattr(sys, "argv", ["usage", *dates, *arguments])
+        monkeypatch.setattr(sys, "argv", ["usage", *DATES, *arguments])
         assert command.main() == 0
         return capsys.readouterr().out
 
@@ -185,15 +185,15 @@ def test_the_command_prints_tables_and_writes_files(run: Run, tmp_path: Path) ->
     assert "<table" in page.read_text()
 
 
-def test_the_command_prints_json(run: Run) -> None:
-    printed = json.loads(run("--json"))
-    assert printed["version"] == 1
+def test_the_command_prints_json(run: Run, run_json: RunJson) -> None:
+    printed = run_json(command.main, *DATES)["result"]
+    assert printed["cluster"] == "esm2-slurm"
     assert printed["jobs"][0]["gpu_hours"] == 4
     assert set(printed["jobs"][0]) == {*COLUMNS}
 
 
 def test_nodes_of_mixed_partitions_are_looked_up_in_hyperpod(
-    run: Run, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_json: RunJson, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = yaml.safe_load(Path("clusters/slurm.yaml").read_text())
     worker = next(found for found in content["instance_groups"] if found["role"] == "worker")
@@ -207,7 +207,7 @@ def test_nodes_of_mixed_partitions_are_looked_up_in_hyperpod(
     monkeypatch.setattr(command, "open_session", lambda region, profile: aws.session)
     head = HeadNode("controller-1", SESSION)
     monkeypatch.setattr(command, "find_head_node", lambda cluster, profile: head)
-    printed = json.loads(run("--cluster", str(file), "--json"))
+    printed = run_json(command.main, "--cluster", str(file), *DATES)["result"]
     assert printed["jobs"][0]["instance_type"] == "ml.g5.12xlarge"
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.tools.json_documents import RunJson
 from tests.tools.kubernetes_api import Objects, api_server
 from tools.usage import __main__ as command
 
@@ -46,11 +45,7 @@ def add_pod(
     )
 
 
-def test_hours_of_pods(
-    server: tuple[Objects, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_hours_of_pods(server: tuple[Objects, Path], run_json: RunJson) -> None:
     objects, kubeconfig = server
     group = {"sagemaker.amazonaws.com/instance-group-name": "p5"}
     objects.add("nodes", "", "hyperpod-i-0123", metadata={"labels": group})
@@ -72,9 +67,7 @@ def test_hours_of_pods(
 
     dates = ["--since", "2026-11-02", "--until", "2026-11-03"]
     place = ["--cluster", "clusters/eks-p5.yaml", "--kubeconfig", str(kubeconfig)]
-    monkeypatch.setattr(sys, "argv", ["usage", *place, *dates, "--json"])
-    assert command.main() == 0
-    printed = json.loads(capsys.readouterr().out)
+    printed = run_json(command.main, *place, *dates)["result"]
 
     jobs: dict[str, dict[str, Any]] = {job["job"]: job for job in printed["jobs"]}
     assert {name: (job["node_hours"], job["gpu_hours"]) for name, job in jobs.items()} == {

@@ -105,7 +105,9 @@ def times(cluster: Cluster, lifecycle: Lifecycle) -> Iterator[Times]:
 
 
 def read(cluster: Cluster, period: Period) -> Accounting:
-    return read_accounting(Controller("controller-1", machine=cluster.controller), period)
+    # With a command for sessions, it is not the head node on which the tool itself runs.
+    head = Controller("controller-1", start=("a session",), machine=cluster.controller)
+    return read_accounting(head, period)
 
 
 def bill(accounting: Accounting, period: Period) -> TeamBill:

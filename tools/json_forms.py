@@ -66,19 +66,13 @@ NODE_FIELDS = {
     "nodes[].failure": "reason of the service's refusal; null if it accepted the node",
     "resumed[]": "with `--resume`: nodes that take jobs again",
 }
-_TOTALS = {
-    "accounts": "account or team",
-    "users": "user",
-    "instance_types": "instance type",
+USED = {
+    "node_hours": "hours of whole nodes",
+    "gpu_hours": "hours of GPUs or Neuron devices",
+    "usd": "USD on demand of the hours with a price",
+    "unpriced_node_hours": "node hours without a known price",
 }
-"""Totals of usage, and what each is about."""
-_AMOUNT = {
-    "node_hours": "hours of nodes",
-    "gpu_hours": "hours of GPUs",
-    "usd": "USD on demand, without the hours that have no price",
-    "unpriced_node_hours": "hours of nodes without a price",
-}
-"""Fields of an amount of usage."""
+"""Fields of hours and their cost."""
 SLURM_FAILED = "Slurm does not answer"
 JOBS_SUBMIT = "make train-fsdp --silent CONFIG=esm2_650m TARGET=slurm SUBMIT=--json"
 CLUSTER = {"cluster": "name of the cluster", "region": "AWS region"}
@@ -315,6 +309,42 @@ OPERATION_COMMANDS: Mapping[str, Command] = {
         word="fetch",
         typed="make fetch --silent JOB=<job> ARGS=--json",
     ),
+    "usage": Command(
+        "tools.usage",
+        {DONE: "printed"},
+        {
+            **CLUSTER,
+            "since": "begin of the period, in UTC",
+            "until": "end of the period, or now if that is earlier",
+            **{
+                f"{group}[].{name}": text
+                for group in ("accounts", "users", "instance_types")
+                for name, text in {
+                    "name": "account, user or type; `(none)` if it is not recorded",
+                    "num_jobs": "number of jobs",
+                    **USED,
+                }.items()
+            },
+            "jobs[].job": "job, with a row for each instance type that it had",
+            "jobs[].name": "its name",
+            "jobs[].user": "its user; empty on EKS",
+            "jobs[].account": "its account; the namespace on EKS",
+            "jobs[].partition": "its partition; Kueue's queue on EKS",
+            "jobs[].instance_type": "instance type; `not known` for nodes that no longer exist",
+            "jobs[].states[]": "state of each allocation or pod, such as `REQUEUED`",
+            "jobs[].first_start": "start of the first allocation, also before the period",
+            "jobs[].last_end": "end of the last allocation, also after the period; null if it runs",
+            "jobs[].node_hours": "hours of whole nodes in the period",
+            "jobs[].gpu_hours": "hours of GPUs or Neuron devices in the period",
+            "jobs[].usd": "USD on demand; null without a known price",
+            **{f"used.{name}": f"{text}, of all jobs" for name, text in USED.items()},
+            **{f"idle.{name}": f"{text}, without jobs" for name, text in USED.items()},
+            **{f"capacity.{name}": f"{text}, of all nodes for jobs" for name, text in USED.items()},
+            "without_end[]": "jobs that are left out, because no end is recorded",
+            "notes[]": "assumptions and limits, as text",
+        },
+        typed="make usage --silent SINCE=2026-11-01 UNTIL=2026-12-01 ARGS=--json",
+    ),
     "logs": Command(
         "tools.nodes.logs",
         {DONE: "printed"},
@@ -356,43 +386,6 @@ OPERATION_COMMANDS: Mapping[str, Command] = {
         {
             "source": "address of the scripts that were applied",
             "undone[]": "nodes that are not done, as text",
-        },
-    ),
-    "usage": Command(
-        "tools.usage",
-        {DONE: "printed"},
-        {
-            "cluster": "name of the cluster",
-            "since": "begin of the period, UTC",
-            "until": "end of the period, UTC",
-            **{
-                f"{total}[].{name}": text
-                for total, what in _TOTALS.items()
-                for name, text in {
-                    "name": what,
-                    "num_jobs": "number of its jobs",
-                    **_AMOUNT,
-                }.items()
-            },
-            "jobs[].job": "id of a job",
-            "jobs[].name": "its name",
-            "jobs[].user": "its user",
-            "jobs[].account": "its account or team",
-            "jobs[].partition": "its partition or queue",
-            "jobs[].instance_type": "instance type",
-            "jobs[].states[]": "states in which its starts ended",
-            "jobs[].first_start": "first start, UTC",
-            "jobs[].last_end": "last end, UTC; null while it runs",
-            "jobs[].node_hours": "hours of nodes",
-            "jobs[].gpu_hours": "hours of GPUs",
-            "jobs[].usd": "USD on demand; null without a price",
-            **{
-                f"{part}.{name}": text
-                for part in ("used", "idle", "capacity")
-                for name, text in _AMOUNT.items()
-            },
-            "without_end[]": "jobs whose end is not recorded",
-            "notes[]": "notes, as text",
         },
     ),
 }

@@ -64,7 +64,7 @@ def main() -> int:
         _write("--csv", options.csv, as_csv(bill))
     if options.page:
         _write("--page", options.page, as_page(title, subtitle, bill, notes))
-    publish(**as_json(cluster.name, bill, notes))
+    publish(cluster=cluster.name, region=cluster.region, notes=notes, **as_json(bill))
     print(as_text(f"{title}, {subtitle}", bill, notes))
     return 0
 

@@ -76,10 +76,9 @@ def as_text(title: str, bill: TeamBill, notes: Sequence[str]) -> str:
     return "\n\n".join(parts)
 
 
-def as_json(cluster: str, bill: TeamBill, notes: Sequence[str]) -> dict[str, Any]:
-    """Return the bill as the fields of its JSON form."""
+def as_json(bill: TeamBill) -> dict[str, Any]:
+    """Return the bill as values of JSON; ``tools/json_forms.py`` describes them."""
     return {
-        "cluster": cluster,
         "since": second_text(bill.period.since),
         "until": second_text(bill.period.until),
         "accounts": [_total_fields(total) for total in bill.totals(_of_account)],
@@ -90,7 +89,6 @@ def as_json(cluster: str, bill: TeamBill, notes: Sequence[str]) -> dict[str, Any
         "idle": _amount_fields(bill.idle),
         "capacity": _amount_fields(bill.capacity),
         "without_end": list(bill.without_end),
-        "notes": list(notes),
     }
 
 

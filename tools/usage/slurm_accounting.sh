@@ -3,7 +3,7 @@
 # Arguments: begin and end of the period in UTC, a mark that separates fields, the fields, Slurm's programs.
 set -euo pipefail
 since="$1" until="$2" mark="$3" fields="$4"
-export PATH="$PATH:$5" TZ=UTC LC_ALL=C
+export PATH="$5:$PATH" TZ=UTC LC_ALL=C
 unset SLURM_TIME_FORMAT
 
 # A line that begins with the mark is a fact: its name, and its value.

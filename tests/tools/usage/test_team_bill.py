@@ -21,7 +21,7 @@ def bill(accounting: Accounting, period: Period = DAY, kinds: ClusterNodeKinds =
 
 
 def test_a_job_on_whole_nodes() -> None:
-    made = bill(read(record(NNodes="2", AllocTRES="cpu=96,gres/gpu=8,node=2")))
+    made = bill(read(record(NodeList="ip-10-0-0-[20-21]", AllocTRES="cpu=96,gres/gpu=8,node=2")))
     assert made.used == Amount(2.0, 8.0, 2 * GPU_USD)
 
 
@@ -45,13 +45,18 @@ def test_a_resized_job_counts_the_nodes_that_it_had() -> None:
             record(
                 State="RESIZING",
                 End="2026-11-02T10:15:00",
-                NNodes="3",
+                NodeList="ip-10-0-0-[20-22]",
                 AllocTRES="cpu=144,gres/gpu=12,node=3",
             ),
             record(Start="2026-11-02T10:15:00"),
         )
     )
     assert made.used == Amount(1.5, 6.0, 1.5 * GPU_USD)
+
+
+def test_the_nodes_of_a_record_count_if_its_resources_are_those_before_a_resize() -> None:
+    made = bill(read(record(AllocTRES="cpu=144,gres/gpu=12,node=3", NodeList="ip-10-0-0-20")))
+    assert made.used == Amount(1.0, 4.0, GPU_USD)
 
 
 def test_midnight_divides_a_job_without_a_loss() -> None:

@@ -28,6 +28,7 @@ from tools.usage.team_bill import make_team_bill
 
 NOW = datetime(2026, 11, 27, 15, 30, tzinfo=UTC)
 NOVEMBER = Period(second("01T00:00"), second("30T00:00"))
+DATES = ("--since", "2026-11-02", "--until", "2026-11-03")
 SESSION = ("aws", "ssm", "start-session", "--target", "x", "--region", "us-west-2")
 JOB = ["7", "7", "ada", "esm2", "{partition}", "COMPLETED", "2026-11-02T10:00:00"]
 SACCT = """#!{python} -S
@@ -156,7 +157,6 @@ def test_accounting_that_cannot_be_read_is_an_error(slurm: Slurm) -> None:
 
 
 Run = Callable[..., str]
-DATES = ("--since", "2026-11-02", "--until", "2026-11-03")
 
 
 @pytest.fixture
@@ -187,12 +187,13 @@ def test_the_command_prints_tables_and_writes_files(run: Run, tmp_path: Path) ->
 
 def test_the_command_prints_json(run: Run, run_json: RunJson) -> None:
     printed = run_json(command.main, *DATES)["result"]
+    assert printed["cluster"] == "esm2-slurm"
     assert printed["jobs"][0]["gpu_hours"] == 4
     assert set(printed["jobs"][0]) == {*COLUMNS}
 
 
 def test_nodes_of_mixed_partitions_are_looked_up_in_hyperpod(
-    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_json: RunJson
+    run_json: RunJson, slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = yaml.safe_load(Path("clusters/slurm.yaml").read_text())
     worker = next(found for found in content["instance_groups"] if found["role"] == "worker")
@@ -206,7 +207,7 @@ def test_nodes_of_mixed_partitions_are_looked_up_in_hyperpod(
     monkeypatch.setattr(command, "open_session", lambda region, profile: aws.session)
     head = HeadNode("controller-1", SESSION)
     monkeypatch.setattr(command, "find_head_node", lambda cluster, profile: head)
-    printed = run_json(command.main, *DATES, "--cluster", str(file))["result"]
+    printed = run_json(command.main, "--cluster", str(file), *DATES)["result"]
     assert printed["jobs"][0]["instance_type"] == "ml.g5.12xlarge"
 
 

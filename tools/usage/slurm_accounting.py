@@ -10,7 +10,7 @@ from seqlm.training.strict_yaml import shown
 from tools.command_line import tell_lines
 from tools.nodes.head_node import SLURM_PROGRAMS, HeadNode
 from tools.usage.period import Period
-from tools.usage.records import Accounting, JobRecord, node_names
+from tools.usage.records import Accounting, JobRecord
 
 SCRIPT = Path(__file__).with_name("slurm_accounting.sh")
 FIELDS = (
@@ -94,12 +94,6 @@ def parse_accounting(lines: Sequence[str], mark: str) -> Accounting:
 
 def _record(row: Mapping[str, str]) -> JobRecord:
     allocated = _resources(row["AllocTRES"])
-    num_nodes = allocated.get("node", int(row["NNodes"] or 0))
-    # After a resize, Slurm 22.05 records the new nodes beside the resources of the old ones.
-    present = len(list(node_names(row["NodeList"]))) if num_nodes else 0
-    if num_nodes and present != num_nodes:
-        allocated = {name: number * present // num_nodes for name, number in allocated.items()}
-        num_nodes = present
     return JobRecord(
         number=row["JobIDRaw"],
         job=row["JobID"],
@@ -111,7 +105,7 @@ def _record(row: Mapping[str, str]) -> JobRecord:
         state=row["State"].partition(" ")[0],
         start=_second(row["Start"]),
         end=_second(row["End"]),
-        num_nodes=num_nodes,
+        num_nodes=allocated.get("node", int(row["NNodes"] or 0)),
         num_cpus=allocated.get("cpu", 0),
         devices={name: number for name, number in allocated.items() if name.startswith("gres/")},
         nodes=row["NodeList"],

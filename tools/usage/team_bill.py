@@ -1,5 +1,6 @@
 """Bill of a period: hours and USD of each job, and what stayed idle. It is computed from records alone."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +9,8 @@ from tools.usage.node_kinds import ClusterNodeKinds, NodeKind
 from tools.usage.period import SECONDS_PER_HOUR, Period
 from tools.usage.records import Accounting, JobRecord
 
+RESIZING = "RESIZING"
+"""State of an allocation that a resize ended."""
 UNKNOWN = "not known"
 """Instance type of nodes that cannot be assigned to a group."""
 
@@ -119,14 +122,19 @@ def make_team_bill(accounting: Accounting, kinds: ClusterNodeKinds, period: Peri
     uses: dict[JobOnType, JobUse] = {}
     without_end = set()
     estimated = set()
-    for record in sorted(accounting.records, key=lambda found: found.start or 0):
+    resized: dict[str, int] = {}
+    for record in sorted(accounting.records, key=_order):
         if record.start is None or not record.num_nodes:
             continue
         if record.end is None and record.number not in accounting.present:
             without_end.add(record.job)
             continue
         end = accounting.clock if record.end is None else record.end
-        seconds = period.seconds_of(record.start, end)
+        # Slurm gives the allocation after a resize the start of the one before it.
+        start = max(record.start, resized.get(record.number, 0))
+        if record.state == RESIZING:
+            resized[record.number] = end
+        seconds = period.seconds_of(start, end)
         if not seconds:
             continue
         for kind, num_nodes in kinds.of_record(record).items():
@@ -145,6 +153,11 @@ def make_team_bill(accounting: Accounting, kinds: ClusterNodeKinds, period: Peri
         without_end=sorted(without_end),
         estimated=sorted(estimated),
     )
+
+
+def _order(record: JobRecord) -> tuple[int, float]:
+    """Return the place of a record: by its start, and then by its end."""
+    return record.start or 0, math.inf if record.end is None else record.end
 
 
 def _job_on(record: JobRecord, kind: NodeKind | None) -> JobOnType:

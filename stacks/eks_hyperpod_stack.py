@@ -90,7 +90,7 @@ class EksHyperPodStack(Stack):
         without_nodes = NodePrerequisites(self, "WithoutNodes", kubernetes=kubernetes)
         if exists:
             # The chart is installed already, and its agent needs a role for this cluster's log groups.
-            agent_role(without_nodes, kubernetes)
+            agent_role(without_nodes, "HealthAgent", kubernetes=kubernetes)
         else:
             self._chart(without_nodes, kubernetes)
 

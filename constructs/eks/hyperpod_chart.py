@@ -38,7 +38,7 @@ class HyperPodChart(Construct):
         self, scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster, folder: Path
     ) -> None:
         super().__init__(scope, construct_id)
-        agent = agent_role(self, kubernetes)
+        agent = agent_role(self, "HealthAgent", kubernetes=kubernetes)
         files = s3_assets.Asset(self, "Files", path=str(folder))
         chart = eks.HelmChart(
             self,
@@ -70,14 +70,19 @@ class HyperPodChart(Construct):
             applied.node.add_dependency(chart)
 
 
-def agent_role(scope: Construct, kubernetes: KubernetesCluster) -> PodRole:
+def agent_role(scope: Construct, construct_id: str, *, kubernetes: KubernetesCluster) -> PodRole:
     """Create the role of the chart's health monitoring agent.
 
     The agent reports faults to CloudWatch, and its pods have no access to the node's credentials.
+
+    Args:
+        scope: parent construct.
+        construct_id: id within the scope.
+        kubernetes: EKS cluster.
     """
     return PodRole(
         scope,
-        "HealthAgent",
+        construct_id,
         kubernetes=kubernetes,
         namespaces=[AGENT_NAMESPACE],
         service_account=HEALTH_AGENT,

@@ -26,6 +26,7 @@ _TIMES = {
     "step": "steps",
     "data_wait": "waiting for data",
     "checkpoint_stall": "checkpoints",
+    "memory_state_stall": "states in memory",
     "evaluation": "evaluation",
 }
 """Legends of the metrics of a training's time."""

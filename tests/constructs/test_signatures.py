@@ -163,7 +163,7 @@ TWICE: dict[str, Callable[[Parts, str], Construct]] = {
     ),
     "HashedUpload": hashed_upload,
     "ImageRepository": lambda parts, name: ImageRepository(
-        parts.stack, name, repository_name=name.lower(), key=None
+        parts.stack, name, repository_name=name.lower(), key=None, mirrored=()
     ),
     "FlowLog": lambda parts, name: FlowLog(
         parts.stack, name, vpc_id=parts.network.vpc.vpc_id, key=None, retention_days=30

@@ -58,7 +58,14 @@ def synthesized(folder: Path, cluster: EksCluster, s3: Any) -> Resources:
     env = Environment(region=cluster.region)
     network = NetworkStack(app, "Network", cluster=cluster, env=env, stack_name="network").network
     stack = Stack(app, "HyperPod", env=env)
-    KubernetesCluster(stack, "Kubernetes", settings=cluster, network=network, key=None)
+    KubernetesCluster(
+        stack,
+        "Kubernetes",
+        settings=cluster,
+        network=network,
+        key=None,
+        image_repository="without copies",
+    )
     app.synth()
     resources = json.loads((folder / "HyperPod.template.json").read_text())["Resources"]
     for resource in resources.values():

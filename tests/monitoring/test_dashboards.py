@@ -75,9 +75,11 @@ def test_all_that_a_training_tells_is_shown(scheduler: Scheduler) -> None:
         for name in exporters.names_in(exporters.training())
     }
     shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked}
-    # How many processes there are, the times at which counters began, and what others are made of.
+    # How many processes there are, the times at which counters began, what others are made of, and what an
+    # alert asks for.
     left = {name for name in told - shown if not name.endswith("_created")}
-    assert left == {f"esm2_training_{name}" for name in ("processes", "epoch", "run_seconds")}
+    names = ("processes", "epoch", "run_seconds", "pass_seconds", "slow_process_ratio")
+    assert left == {f"esm2_training_{name}" for name in names}
 
 
 def test_the_document_names_all_that_a_training_tells() -> None:

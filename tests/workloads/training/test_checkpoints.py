@@ -183,13 +183,14 @@ def test_everything_is_on_the_disk_before_it_is_renamed(
 def test_one_function_renames_into_place() -> None:
     """It writes everything to the disk first. Renames to get something out of the way need not wait."""
     aside = {"training/checkpoint.py": 2}
+    in_memory = {"training/memory/pieces.py": 2}  # no disk outlives what is in memory
     found: dict[str, int] = {}
     for file in (REPOSITORY / "workloads/seqlm").rglob("*.py"):
         for call in ast.walk(ast.parse(file.read_text())):
             if isinstance(call, ast.Call) and _renames(call):
                 name = str(file.relative_to(REPOSITORY / "workloads/seqlm"))
                 found[name] = found.get(name, 0) + 1
-    assert found == aside | {"training/whole_file.py": 1}
+    assert found == aside | in_memory | {"training/whole_file.py": 1}
 
 
 def _renames(call: ast.Call) -> bool:

@@ -52,6 +52,8 @@ EXTRA = {
     ),
 }
 """Packages that modules of a single stage, or of GPUs, may need in addition."""
+WITH_CLUSTER_FILES = ("benchmarks.growth", "benchmarks.derived", "benchmarks.report")
+"""Modules that also read cluster files, or stand-ins of the tests, and so need the whole environment."""
 IMPORT_ALL = """
 import importlib, json, sys
 missing, names = {}, sys.argv[1:]
@@ -95,7 +97,9 @@ def modules() -> list[str]:
     roots = {"workloads": REPOSITORY / "workloads", "benchmarks": REPOSITORY}
     inside = [path.relative_to(roots[path.relative_to(REPOSITORY).parts[0]]) for path in files]
     names = (".".join(path.with_suffix("").parts) for path in inside)
-    return sorted(name.removesuffix(".__init__") for name in names)
+    return sorted(
+        name.removesuffix(".__init__") for name in names if not name.startswith(WITH_CLUSTER_FILES)
+    )
 
 
 def normalized(name: str) -> str:

@@ -303,6 +303,7 @@ class Trainer:
                 self._pass_times.measuring("pass"),
             ):
                 loss_sum = launch(pack, factor)
+            del pack  # it is freed before the next one is masked
             self._pass_times.end_pack()
             loss += loss_sum / num_targets
             runtime.flush()  # each micro-batch is the same graph

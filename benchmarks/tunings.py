@@ -63,7 +63,10 @@ TUNINGS: Mapping[str, Sequence[Tuning]] = {
         Tuning(128, 64, 8, 2),
     ),
 }
-"""Tunings that are tried, by the fields of ``Tilings``, in the order in which the kernels need each other."""
+"""Tunings that are tried, by the fields of ``Tilings``, in the order in which the kernels need each other.
+
+The numbers are the queries and keys of a tile, the warps, and the stages.
+"""
 ROUNDS = 3
 LAUNCHES = 15
 

@@ -123,7 +123,6 @@ def node_seconds(made: TeamBill) -> dict[str, float]:
 def test_a_bill_agrees_with_the_times_of_jobs(cluster: Cluster, times: Times) -> None:
     period = Period(times.since, times.until)
     accounting = read(cluster, period)
-    print(*accounting.records, sep="\n")
     made = bill(accounting, period)
     found = node_seconds(made)
     expected = times.node_seconds

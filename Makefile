@@ -41,9 +41,14 @@ ENDPOINT ?= endpoints/esm2.yaml
 STACKS ?= --all
 # The image to build, push or import, or the program to measure: bionemo or neuron; by default this project's own.
 FRAMEWORK ?=
-# Dates of make usage: begin, and end, which is excluded.
+# Dates of make usage: begin, and end, which is excluded. For training plans: earliest start, latest end.
 SINCE ?=
 UNTIL ?=
+# Training plans: instance type, days, name, and the offering to buy. NODES= is the number of instances.
+TYPE ?=
+DAYS ?=
+PLAN ?=
+OFFERING ?=
 # Duration of make fuzz.
 MINUTES ?= 10
 
@@ -298,8 +303,9 @@ fetch: $(READY) ## bring results and model of a job (or JOB=) into runs/
 ##@ Platform engineer: plan, deploy, operate, pay
 
 .PHONY: synth bootstrap deploy diff preflight cost plan usage prices mirror-downloads charts
-.PHONY: connect logs apply-lifecycle replace reboot health-check move
-.PHONY: destroy teardown image push bandwidth
+.PHONY: plans-search plans-list plans-buy plans-extend
+.PHONY: connect logs apply-lifecycle replace reboot health-check move patch
+.PHONY: migrate destroy teardown image push bandwidth
 
 synth: $(CDK_READY) ## templates of the cluster's stacks, in cdk.out
 	$(CDK) synth --quiet 2> >(grep -v '^Supply a stack id' >&2)
@@ -331,6 +337,24 @@ plan: $(READY) ## memory, days, USD of CONFIG= on CLUSTER=; ARGS="--co2"
 usage: $(READY) ## GPU hours, USD by team, user, job; SINCE= UNTIL= (dates)
 	@$(BIN)/python -m tools.usage --cluster $(CLUSTER) $(if $(filter-out local,$(TARGET)),--target $(TARGET)) \
 		$(if $(SINCE),--since $(call in_quotes,$(SINCE))) $(if $(UNTIL),--until $(call in_quotes,$(UNTIL))) $(ARGS)
+
+# The value of a variable as an option, if there is one.
+option = $(if $(2),$(1) $(call in_quotes,$(2)))
+plans = $(BIN)/python -m tools.training_plans $(1) --cluster $(CLUSTER) $(call option,--type,$(TYPE)) \
+	$(call option,--nodes,$(NODES)) $(call option,--days,$(DAYS)) $(call option,--since,$(SINCE)) \
+	$(call option,--until,$(UNTIL)) $(call option,--plan,$(PLAN)) $(call option,--offering,$(OFFERING)) $(ARGS)
+
+plans-search: $(READY) ## training plans of TYPE= NODES= DAYS=; extensions of PLAN
+	@$(call plans,search)
+
+plans-list: $(READY) ## the account's training plans: state, end, capacity
+	@$(call plans,list)
+
+plans-buy: $(READY) ## buy OFFERING= as PLAN=, after you type the amount
+	@$(call plans,buy)
+
+plans-extend: $(READY) ## extend PLAN= by OFFERING=, after you type the amount
+	@$(call plans,extend)
 
 prices: $(READY) ## fetch the prices of REGION=, or of the cluster's region
 	$(BIN)/python -m tools.cost.prices --cluster $(CLUSTER) $(if $(REGION),--region $(REGION)) $(ARGS)
@@ -364,6 +388,13 @@ health-check: $(READY) ## deep health checks of NODE=, after its jobs
 
 move: $(READY) ## on EKS: NODE= to group TO=, or TO=<cluster>/<group>
 	@$(call act_on_nodes,move)
+
+# It says what happens to running jobs and asks for confirmation; ARGS=--yes confirms.
+patch: $(READY) ## another image for GROUP=, in batches of rolling_update
+	@$(BIN)/python -m tools.nodes.patch $(GROUP) --cluster $(CLUSTER) $(ARGS)
+
+migrate: $(READY) ## data, homes, accounting from FROM= to TO=; plans first
+	@$(BIN)/python -m tools.migrate $(if $(FROM),--from $(FROM)) $(if $(TO),--to $(TO)) $(ARGS)
 
 destroy: $(CDK_READY) ## stop compute; storage and network stay, and bill
 ifneq ($(GIVEN_ENDPOINT),)

@@ -3,11 +3,13 @@
 They need packages of the development environment, so only the report imports this module.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from benchmarks import expected
 from benchmarks.case import AUTO_KERNELS, Line
+from benchmarks.growth.rows import ROWS as GROWTH_ROWS
 from benchmarks.growth.table import STAGE as GROWTH
 from benchmarks.growth.table import table_rows as growth_rows
 from benchmarks.ours import RECIPE_TOKENS, family_with
@@ -204,17 +206,29 @@ def growth(lines: Sequence[Line]) -> Table:
     found = [line for line in lines if line["stage"] == GROWTH]
     if not found:
         return Table([], "")
-    last = found[-1]
-    # Costs of two machines do not make a slope.
-    mine = [line for line in found if line["device"] == last["device"]]
+    # Costs of two machines do not make a slope, so each kind of work has the lines of its last machine.
+    machines = {line["contestant"]: line["device"] for line in found}
+    mine = [line for line in found if line["device"] == machines[line["contestant"]]]
+    devices = Counter(line["device"] for line in mine)
+    [(main, _), *others] = devices.most_common()
+    notes = [_machine([line for line in mine if line["device"] == main])]
+    for device, _ in others:
+        here = [line for line in mine if line["device"] == device]
+        titles = [row.title for row in GROWTH_ROWS if machines.get(row.name) == device]
+        notes.append(f"{_machine(here)} This machine is that of: {'; '.join(titles)}.")
+    return Table(growth_rows(mine), " ".join(notes))
+
+
+def _machine(lines: Sequence[Line]) -> str:
+    """Return the machine, the versions, the commits and the conditions of lines of the growth benchmark."""
+    last = lines[-1]
     versions = last["versions"]
-    commits = ", ".join(dict.fromkeys(line["commit"][:7] for line in mine))
-    notes = "; ".join(dict.fromkeys(line["note"] for line in mine if line["note"]))
+    commits = ", ".join(dict.fromkeys(line["commit"][:7] for line in lines))
+    notes = "; ".join(dict.fromkeys(line["note"] for line in lines if line["note"]))
     conditions = f" Conditions: {notes}." if notes else ""
-    return Table(
-        growth_rows(mine),
+    return (
         f"Measured on {last['device']} ({versions['cpu_cores']} cores), torch {versions['torch']}, Python "
-        f"{versions['python']}; commit {commits}.{conditions}",
+        f"{versions['python']}; commit {commits}.{conditions}"
     )
 
 

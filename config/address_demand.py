@@ -6,7 +6,7 @@ from math import ceil
 from config.cluster import Cluster, InstanceGroup, NewVpc, control_plane_zones, zone_ids, zone_of
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.facts.endpoint_services import endpoint_services
-from config.facts.instance_catalogue import INSTANCE_TYPES
+from config.facts.instance_catalogue import InstanceType, known
 from config.slurm_cluster import SlurmCluster
 from config.storage import LustreFileSystem
 
@@ -96,21 +96,25 @@ def _node_addresses(group: InstanceGroup) -> int:
     guide, "Prerequisites for using SageMaker HyperPod").
 
     EFA-only interfaces have no address, so only the first card counts then. On EKS it also has the addresses
-    of pods.
+    of pods. Of several types, the one with the most addresses counts.
     """
-    instance = INSTANCE_TYPES.get(group.instance_type)
-    if instance is None:
-        return 1
-    without_address = instance.num_network_cards - 1 if group.efa_only else 0
     for_pods = POD_ADDRESSES if isinstance(group, EksInstanceGroup) else 0
-    return node_interfaces(group) - without_address + for_pods
+    numbers = [
+        _interfaces_of(instance, group)
+        - (instance.num_network_cards - 1 if group.efa_only else 0)
+        + for_pods
+        for instance in known(group.types)
+    ]
+    return max(numbers, default=1)
 
 
 def node_interfaces(group: InstanceGroup) -> int:
+    """Return the most network interfaces of a node of the group."""
+    return max((_interfaces_of(instance, group) for instance in known(group.types)), default=1)
+
+
+def _interfaces_of(instance: InstanceType, group: InstanceGroup) -> int:
     """Return a node's network interfaces: one per network card, and on EKS additional ones for its pods."""
-    instance = INSTANCE_TYPES.get(group.instance_type)
-    if instance is None:
-        return 1
     if not isinstance(group, EksInstanceGroup):
         return instance.num_network_cards
     # Pods use the first card only, and one address of each of its interfaces is the node's.

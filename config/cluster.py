@@ -7,11 +7,12 @@ Sizes are in GiB and throughput in MB/s, the units in which the services bill.
 
 from collections.abc import Sequence
 from ipaddress import IPv4Network
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
 from config import text_forms as forms
+from config.facts.instance_catalogue import InstanceType, any_of, common_hardware
 from config.observability import Grafana, Mlflow, Observability
 from config.proxy import Proxy
 from config.section import Section
@@ -119,16 +120,55 @@ class ExistingVpc(Section):
     preflight` prints the entries that are needed."""
 
 
+BoughtAs = Literal["plan", "on_demand", "spot"]
+"""Way in which the capacity of a group is bought."""
 Network = Annotated[NewVpc | ExistingVpc, Field(discriminator="vpc")]
 
 
+class BatchSize(NamedTuple):
+    """Size of a batch in the form of HyperPod's API."""
+
+    unit: Literal["INSTANCE_COUNT", "CAPACITY_PERCENTAGE"]
+    value: int
+
+
+class RollingUpdate(Section):
+    """Batches in which the service installs a new image on a group's nodes.
+
+    The service does not wait for jobs on the nodes of a batch.
+    """
+
+    max_nodes: Annotated[int, Field(ge=1, le=6758)] | None = None
+    """Most nodes of a batch. Set either this or ``max_percent``."""
+    max_percent: Annotated[int, Field(ge=1, le=100)] | None = None
+    """Most nodes of a batch, in percent of the group."""
+    wait_seconds: Annotated[int, Field(ge=0, le=3600)] = 0
+    """Time between two batches."""
+    rollback_alarms: Annotated[
+        list[Annotated[str, forms.field(forms.ALARM_NAME, max_length=255)]], Field(max_length=10)
+    ] = Field(default=[])
+    """CloudWatch alarms of this account and region. If one is raised, the service returns the nodes to the
+    earlier image, in batches of the same size."""
+
+    @property
+    def batch_size(self) -> BatchSize:
+        if self.max_nodes is not None:
+            return BatchSize("INSTANCE_COUNT", self.max_nodes)
+        assert self.max_percent is not None, "the rules require one of the two"
+        return BatchSize("CAPACITY_PERCENTAGE", self.max_percent)
+
+
 class InstanceGroup(Section):
-    """Nodes of one type."""
+    """Nodes of one type, or of several interchangeable ones."""
 
     name: GroupName
     """Name of the group; fixed at creation."""
-    instance_type: str
+    instance_type: str | None = None
     """Type that HyperPod offers, with its ml. prefix; config/facts/instance_types.csv lists them."""
+    instance_types: Annotated[list[str], Field(max_length=20)] = Field(default=[])
+    """Several types in place of ``instance_type``, the preferred one first. HyperPod starts a node of the
+    next type if it has no capacity of the one before. Their accelerators, EFA interfaces and architecture
+    agree."""
     num_instances: Annotated[int, Field(ge=0, le=6758)]
     """Number of nodes; 0 keeps the group for later."""
     min_instances: Annotated[int, Field(ge=1, le=6758)] | None = None
@@ -148,7 +188,7 @@ class InstanceGroup(Section):
     deep_health_checks: list[Literal["InstanceStress", "InstanceConnectivity"]] = Field(default=[])
     """Checks that run on accelerated nodes before they accept jobs; they take up to two hours."""
     training_plan_arn: Annotated[str, forms.field(forms.TRAINING_PLAN_ARN)] | None = None
-    """Reserved capacity (`aws sagemaker create-training-plan`), which the plan bills."""
+    """Training plan, which reserves the group's capacity and bills it (`make plans-list`)."""
     capacity: Literal["on_demand", "spot"] = "on_demand"
     """Spot nodes are cheaper and may be interrupted at any time; they require continuous provisioning."""
     execution_role: RoleName | None = None
@@ -157,11 +197,40 @@ class InstanceGroup(Section):
     """Machine image; null is HyperPod's current image."""
     auto_patch: Literal["none", "when_idle", "when_all_idle"] = "none"
     """Time at which the service may replace a node's image with one that has security patches."""
+    scheduled_update: Annotated[str, forms.field(forms.CRON, max_length=256)] | None = None
+    """Times at which the service installs HyperPod's newest image, also on nodes with jobs. Null sets no
+    schedule."""
+    rolling_update: RollingUpdate | None = None
+    """Batches of ``scheduled_update``, ``auto_patch: when_idle`` and `make patch`. Null leaves them to the
+    service, and requires ``ARGS=--all-at-once`` for `make patch`."""
+
+    @property
+    def types(self) -> list[str]:
+        """Types of the group's nodes, the preferred one first."""
+        return self.instance_types or ([self.instance_type] if self.instance_type else [])
+
+    @property
+    def types_text(self) -> str:
+        """Types of the group's nodes, for messages."""
+        return any_of(self.types)
+
+    @property
+    def hardware(self) -> InstanceType:
+        """Hardware that each node of the group has; of several types the smallest values.
+
+        Raises:
+            ValueError: if HyperPod does not offer one of the types, which ``load_cluster`` refuses.
+        """
+        return common_hardware(self.types)
 
     @property
     def runs_jobs(self) -> bool:
         """Return whether jobs are placed on the group's nodes."""
         return True
+
+    @property
+    def bought_as(self) -> BoughtAs:
+        return "plan" if self.training_plan_arn else self.capacity
 
 
 class Iam(Section):

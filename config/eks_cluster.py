@@ -7,7 +7,7 @@ from pydantic.config import JsonDict
 
 from config import text_forms as forms
 from config.cluster import Cluster, InstanceGroup, RoleName
-from config.facts.instance_catalogue import instance_type
+from config.facts.gpu_slices import CONFIG_LABEL, GpuSlice, slices_of
 from config.kubernetes import Kubernetes
 from config.section import Section
 from config.task_governance import TaskGovernance, Team
@@ -15,6 +15,8 @@ from config.task_governance import TaskGovernance, Team
 # Editors check the keys by this pattern; the rules check them for the command line.
 _LABEL_KEYS: JsonDict = {"propertyNames": {"pattern": forms.LABEL_KEY.pattern}}
 LabelValue = Annotated[str, forms.field(forms.LABEL_VALUE)]
+MANAGED_PERCENT = 20
+"""Least share of each node's memory that HyperPod's managed tier takes, in percent."""
 
 
 class Taint(Section):
@@ -30,7 +32,7 @@ class Taint(Section):
 
 
 class EksInstanceGroup(InstanceGroup):
-    """Nodes of one type, which run all pods that their labels and taints admit."""
+    """Nodes of interchangeable types, which run all pods that their labels and taints admit."""
 
     max_instances: Annotated[int, Field(ge=1, le=6758)] | None = None
     """Most nodes of a group that Karpenter scales from 0 according to the waiting pods. Requires
@@ -45,6 +47,36 @@ class EksInstanceGroup(InstanceGroup):
         Annotated[str, forms.field(forms.RELEASE_VERSION, max_length=64)] | None
     ) = None
     """Release of HyperPod's image; null is the current release."""
+    mig_profile: str | None = None
+    """Profile of the slices into which each GPU is divided (NVIDIA MIG), for example 1g.10gb. Jobs then have
+    slices and no whole GPUs. Null keeps the GPUs whole."""
+
+    @property
+    def gpu_slice(self) -> GpuSlice | None:
+        """Return the slices of the group's GPUs; None if the GPUs are whole."""
+        return None if self.mig_profile is None else slices_of(self.types[0])[self.mig_profile]
+
+    @property
+    def node_labels(self) -> dict[str, str]:
+        """Return the labels of the group's nodes, with the one that divides their GPUs."""
+        divided = {CONFIG_LABEL: self.gpu_slice.layout} if self.gpu_slice else {}
+        return self.labels | divided
+
+
+class MemoryStates(Section):
+    """Newest states of training jobs in the memory of their nodes (``train.memory_checkpoint_steps``)."""
+
+    storage: Literal["nodes", "managed"] = "nodes"
+    """A folder on each node, which the stack gives to every namespace of jobs (nodes), or the memory of
+    HyperPod's managed tiered checkpointing (managed)."""
+    percent: Annotated[int, Field(ge=20, le=70)] | None = None
+    """Share of each node's memory that the managed tier takes from jobs, in percent; null is 20. HyperPod
+    accepts up to 100, but a job needs memory of its own."""
+
+    @property
+    def managed_percent(self) -> int:
+        """Return the share of each node's memory that the managed tier takes; 0 without it."""
+        return (self.percent or MANAGED_PERCENT) if self.storage == "managed" else 0
 
 
 class EksCluster(Cluster):
@@ -68,6 +100,8 @@ class EksCluster(Cluster):
     """Existing IAM role of HyperPod's Karpenter. Null creates one if ``autoscaling`` needs it."""
     task_governance: TaskGovernance | None = None
     """Quotas of teams and priorities of jobs. Null has one team and runs jobs in the order of submission."""
+    memory_states: MemoryStates | None = None
+    """Newest states of training jobs in memory, from which they continue after a fault. Null keeps none."""
     prometheus: bool = True
     """Amazon Managed Prometheus workspace in the storage stack, and HyperPod's observability add-on, which
     writes to it. It bills by samples."""
@@ -77,6 +111,21 @@ class EksCluster(Cluster):
     @property
     def teams(self) -> list[Team]:
         return self.task_governance.teams if self.task_governance else []
+
+    @property
+    def managed_memory_percent(self) -> int:
+        """Return the share of each node's memory that HyperPod's managed tier takes; 0 without it."""
+        return self.memory_states.managed_percent if self.memory_states else 0
+
+
+def has_node_memory(cluster: EksCluster) -> bool:
+    """Return whether the stack gives namespaces of jobs a folder in the memory of nodes."""
+    return cluster.memory_states is not None and cluster.memory_states.storage == "nodes"
+
+
+def has_slices(cluster: EksCluster) -> bool:
+    """Return whether GPUs of a group are divided."""
+    return any(group.mig_profile is not None for group in cluster.instance_groups)
 
 
 def scaled_groups(cluster: EksCluster) -> list[EksInstanceGroup]:
@@ -103,7 +152,7 @@ def system_groups(cluster: EksCluster) -> list[EksInstanceGroup]:
     nor checks, and the last is all groups. A rule ensures that a cluster file has at least one.
     """
     possible = lasting_groups(cluster)
-    plain = [group for group in possible if not instance_type(group.instance_type).accelerator]
+    plain = [group for group in possible if not group.hardware.accelerator]
     prompt = [
         group for group in possible if not group.training_plan_arn and not group.deep_health_checks
     ]

@@ -8,9 +8,8 @@ import json
 from typing import Any
 
 from config.access import Access
-from config.facts.instance_catalogue import instance_type
 from config.proxy_environment import proxy_environment
-from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
+from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup, node_weights
 from config.storage import EFA_CLIENT_SHA256, EFA_CLIENT_URL, HOMES
 
 HOME_MOUNT_PATH = HOMES
@@ -26,6 +25,7 @@ def node_settings(cluster: SlurmCluster) -> dict[str, Any]:
     setup = cluster.node_setup
     lustre = cluster.storage.lustre
     has_efa = lustre is not None and lustre.efa
+    weights = node_weights(cluster)
     efa_client = {"url": EFA_CLIENT_URL, "sha256": EFA_CLIENT_SHA256} if has_efa else None
     return {
         "cluster_name": cluster.name,
@@ -36,7 +36,8 @@ def node_settings(cluster: SlurmCluster) -> dict[str, Any]:
         "lustre_efa": efa_client,
         "home_mount_path": HOME_MOUNT_PATH if cluster.storage.home else None,
         "instance_groups": {
-            group.name: _instance_group(group) for group in cluster.instance_groups
+            group.name: _instance_group(group, weights.get(group.name))
+            for group in cluster.instance_groups
         },
         **_access(cluster.access),
         "proxy": proxy_environment(cluster),
@@ -58,15 +59,17 @@ def node_settings_text(cluster: SlurmCluster) -> str:
     return json.dumps(node_settings(cluster), indent=2, sort_keys=True) + "\n"
 
 
-def _instance_group(group: SlurmInstanceGroup) -> dict[str, Any]:
-    hardware = instance_type(group.instance_type)
+def _instance_group(group: SlurmInstanceGroup, weight: int | None) -> dict[str, Any]:
+    hardware = group.hardware
     return {
         "role": group.role,
-        "instance_type": group.instance_type,
+        "instance_type": group.types_text,
         "partition": group.partition,
         "num_gpus": hardware.num_gpus,
         "num_neuron_devices": hardware.num_neuron_devices,
         "num_efa_interfaces": hardware.num_efa,
+        "weight": weight,
+        "feature": None if weight is None else group.bought_as,
     }
 
 

@@ -7,12 +7,18 @@ been counted on a cluster, so preflight only warns.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from config.eks_cluster import EksCluster, EksInstanceGroup, lasting_groups
+from config.eks_cluster import (
+    EksCluster,
+    EksInstanceGroup,
+    has_node_memory,
+    has_slices,
+    lasting_groups,
+)
 from config.facts import addons
-from config.facts.instance_catalogue import InstanceType, instance_type
+from config.facts.instance_catalogue import InstanceType
 
 JOB_PODS = 1
-"""Pods of a job on a node. A job's pod has the whole node."""
+"""Pods of a job on a node. A job's pod has the whole node, or a slice of a GPU."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,13 @@ CHART_PODS = Pods(once=2, gpu_node=2, neuron_node=2, efa_node=1)
 """HyperPod's chart: the controllers of restarts and checks; on nodes the health agent and the plugins."""
 COLLECTOR_PODS = Pods(once=1)
 """Collector of training metrics (``manifests/training_collector.py``)."""
+NODE_MEMORY_PODS = Pods(node=1)
+"""Keeper of the folders in the memory of nodes (``manifests/node_memory.py``)."""
 KUBEFLOW_PODS = Pods(once=1)
+GPU_OPERATOR_PODS = Pods(once=3, node=1, gpu_node=4)
+"""NVIDIA's GPU Operator: the operator and two of node feature discovery. On nodes: the worker of node feature
+discovery, and with GPUs toolkit, feature discovery, mig-manager and validator. Its device plugin takes the
+place of that of HyperPod's chart."""
 
 
 def pod_room(hardware: InstanceType) -> int:
@@ -92,16 +104,21 @@ def _parts(cluster: EksCluster) -> Iterator[Pods]:
     yield CHART_PODS
     if cluster.prometheus:
         yield COLLECTOR_PODS
+    if has_node_memory(cluster):
+        yield NODE_MEMORY_PODS
     if cluster.training_operator == "kubeflow":
         yield KUBEFLOW_PODS
+    if has_slices(cluster):
+        yield GPU_OPERATOR_PODS
 
 
 def pods_on_each_node(cluster: EksCluster, group: EksInstanceGroup) -> int:
     """Return the pods that each node of a group runs: those of DaemonSets, and of a job if it runs jobs."""
-    hardware = instance_type(group.instance_type)
-    return sum(part.on(hardware) for part in _parts(cluster)) + JOB_PODS * bool(
-        hardware.accelerator
-    )
+    hardware = group.hardware
+    jobs = 1 if hardware.accelerator else 0
+    if group.gpu_slice:
+        jobs = group.gpu_slice.per_node(hardware)
+    return sum(part.on(hardware) for part in _parts(cluster)) + JOB_PODS * jobs
 
 
 def pods_anywhere(cluster: EksCluster) -> int:
@@ -118,4 +135,4 @@ def room_anywhere(cluster: EksCluster) -> int:
 
 def free_room(cluster: EksCluster, group: EksInstanceGroup) -> int:
     """Return a node's room beside its own pods; negative if they do not fit."""
-    return pod_room(instance_type(group.instance_type)) - pods_on_each_node(cluster, group)
+    return pod_room(group.hardware) - pods_on_each_node(cluster, group)

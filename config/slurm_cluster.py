@@ -1,12 +1,13 @@
 """Typed cluster file for Slurm."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from config import text_forms as forms
 from config.access import Access
-from config.cluster import Cluster, InstanceGroup
+from config.cluster import BoughtAs, Cluster, InstanceGroup
 from config.scheduling import Scheduling
 from config.section import Section
 from config.storage import Removal
@@ -36,13 +37,20 @@ class NodeSetup(Section):
     rest."""
 
 
+DEFAULT_WEIGHTS: Mapping[BoughtAs, int] = {"plan": 10, "on_demand": 20, "spot": 30}
+"""Slurm's weights of nodes without ``weight``: what is paid for already is used first."""
+
+
 class SlurmInstanceGroup(InstanceGroup):
-    """Nodes of one type and role, named <name>-1, <name>-2, ...; the group's name must not be head."""
+    """Nodes of one role, named <name>-1, <name>-2, ...; the group's name must not be head."""
 
     role: Literal["controller", "login", "worker"]
     """Role of the nodes: one controller runs Slurm, workers run jobs, optional login nodes are for people."""
     partition: Annotated[str, forms.field(forms.PARTITION, max_length=1024)] | None = None
     """Slurm partition of a worker group (`sbatch --partition`); groups may share one."""
+    weight: Annotated[int, Field(ge=1, le=1000000)] | None = None
+    """Order within the partition: jobs take worker nodes with lower weights first. Null is 10 with a training
+    plan, 20 on demand and 30 for spot."""
     image_id: Annotated[str, forms.field(forms.IMAGE_ID)] | None = None
     """Machine image; null is HyperPod's current image. With ``accounting_database`` it must have been
     released after 2026-08-30; `aws ec2 describe-images` prints the date."""
@@ -51,6 +59,20 @@ class SlurmInstanceGroup(InstanceGroup):
     def runs_jobs(self) -> bool:
         """Return whether jobs are placed on the group's nodes, which are the workers."""
         return self.role == "worker"
+
+
+def node_weights(cluster: "SlurmCluster") -> dict[str, int]:
+    """Return Slurm's weight of the nodes of each worker group.
+
+    It is empty if the groups do not differ in it: then nodes keep Slurm's weight and features.
+    """
+    weights = {
+        group.name: DEFAULT_WEIGHTS[group.bought_as] if group.weight is None else group.weight
+        for group in cluster.instance_groups
+        if group.runs_jobs
+    }
+    kinds = {group.bought_as for group in cluster.instance_groups if group.runs_jobs}
+    return weights if len(kinds) > 1 or len(set(weights.values())) > 1 else {}
 
 
 MARIADB_VERSION = "11.4.10"

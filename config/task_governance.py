@@ -13,17 +13,28 @@ MAX_NAME = 40
 TeamName = Annotated[str, forms.field(forms.TEAM_NAME, max_length=MAX_NAME)]
 BORROW_LIMIT_PERCENT = 50
 """The service's default, which its API requires for a team that borrows."""
+Amount = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
 class Quota(Section):
-    """Quota of a team for one instance type, in instances or in accelerators."""
+    """Amount of one instance type: instances, accelerators, slices of GPUs, or only CPUs and memory."""
 
     instance_type: str
     """Instance type of one of the cluster's groups."""
-    num_instances: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    num_instances: Amount | None = None
     """Whole nodes."""
-    num_accelerators: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    num_accelerators: Amount | None = None
     """GPUs or Neuron devices, with a proportional share of the nodes' CPUs and memory."""
+    num_slices: Amount | None = None
+    """Slices of GPUs in groups with ``mig_profile``, with a proportional share of CPUs and memory."""
+    mig_profile: str | None = None
+    """Profile of these slices, for example 1g.10gb."""
+    vcpus: Amount | None = None
+    """vCPUs, in place of the proportional share. Without accelerators or slices, vCPUs alone, and memory in
+    proportion."""
+    memory_gib: Amount | None = None
+    """Memory in GiB, in place of the proportional share. Without accelerators or slices, memory alone, and
+    vCPUs in proportion."""
 
 
 class Team(Section):
@@ -39,6 +50,8 @@ class Team(Section):
     """Whether other teams may use idle parts of this quota, and this team idle parts of theirs."""
     borrow_limit_percent: Annotated[int, Field(ge=1, le=500)] | None = None
     """Share of idle compute that the team may borrow, in percent; null is the service's default, 50."""
+    borrow_limits: Annotated[list[Quota], Field(max_length=15)] = Field(default=[])
+    """Most that the team may borrow of single instance types, in place of ``borrow_limit_percent``."""
     preemption: Literal["lower_priority", "never"] = "lower_priority"
     """Whether a job of the team may stop another job of the same team with a lower priority."""
 

@@ -208,6 +208,21 @@ RELEASE_VERSION = _form(
     "a release is three numbers",
     ("1.2.3", "2.0.10"),
 )
+# The pattern of CloudFormation's ScheduleExpression, with a question mark for exactly one kind of day.
+_MONTH = r"([1-9]|0[1-9]|1[0-2]|\*|\*/([1-9]|1[0-2]))"
+_DAY_OF_MONTH = r"([1-9]|0[1-9]|[12][0-9]|3[01])"
+_DAY_OF_WEEK = r"(MON|TUE|WED|THU|FRI|SAT|SUN|[1-7]|L|[1-7]#[1-5]|[1-7]L)"
+CRON = _form(
+    r"^cron\(([0-5][0-9]|[0-9]) ([01][0-9]|2[0-3]|[0-9]) "
+    rf"({_DAY_OF_MONTH} {_MONTH} \?|\? {_MONTH} {_DAY_OF_WEEK}) (20[2-9][0-9]|\*)\)$",
+    "a schedule is cron(minute hour day month weekday year) in UTC, with ? for day or weekday",
+    ("cron(0 3 ? * SUN *)", "cron(30 22 1 * ? *)"),
+)
+ALARM_NAME = _form(
+    r"^\S(.*\S)?$",
+    "an alarm of CloudWatch is given by its name",
+    ("trainings-stalled", "gpu-errors"),
+)
 GRAFANA_PRINCIPAL = _form(
     r"^[^\s,\x00-\x1f\x7f-\x9f]([^,\x00-\x1f\x7f-\x9f\u2028\u2029]*[^\s,\x00-\x1f\x7f-\x9f])?$",
     "one user, group or role is allowed, without commas",

@@ -5,7 +5,7 @@ Device plugins run only on nodes that have the devices.
 
 from typing import Any
 
-from config.eks_cluster import EksCluster
+from config.eks_cluster import EksCluster, has_slices
 from config.facts.instance_catalogue import instance_type
 from manifests.public_images import needed_images, takes_copies
 
@@ -29,7 +29,8 @@ DISABLED_PARTS = (
     "namespaced-role-and-bindings",
     "team-role-and-bindings",
 )
-"""Parts that are add-ons of EKS here, or that trainings do not need."""
+"""Parts that are add-ons of EKS here, that trainings do not need, or that are releases of their own
+(``gpu_operator``)."""
 _GPU_TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 
 
@@ -44,9 +45,7 @@ def chart_values(cluster: EksCluster, repository: str) -> dict[str, Any]:
         cluster: cluster of the chart.
         repository: address of the cluster's image repository, from which nodes may pull the chart's images.
     """
-    types = {
-        group.instance_type: instance_type(group.instance_type) for group in cluster.instance_groups
-    }
+    types = {name: instance_type(name) for group in cluster.instance_groups for name in group.types}
     gpu = [name for name, found in types.items() if found.num_gpus]
     neuron = [name for name, found in types.items() if found.num_neuron_devices]
     efa = [name for name, found in types.items() if found.num_efa]
@@ -59,7 +58,8 @@ def chart_values(cluster: EksCluster, repository: str) -> dict[str, Any]:
         "job-auto-restart": {"enabled": True},
         "hyperpod-patching": {"enabled": True},
         "nvidia-device-plugin": {
-            "devicePlugin": {"enabled": bool(gpu)},
+            # The GPU Operator has a plugin of its own, for slices and whole GPUs.
+            "devicePlugin": {"enabled": bool(gpu) and not has_slices(cluster)},
             "affinity": {
                 "nodeAffinity": {
                     "requiredDuringSchedulingIgnoredDuringExecution": {
@@ -91,7 +91,7 @@ def neuron_tolerations(cluster: EksCluster) -> list[dict[str, str]]:
     They include the chart's own, because a patch replaces the whole list. A cluster without Neuron devices
     has none.
     """
-    group_types = [group.instance_type for group in cluster.instance_groups]
+    group_types = [name for group in cluster.instance_groups for name in group.types]
     types = [name for name in group_types if instance_type(name).num_neuron_devices]
     if not types:
         return []
@@ -107,7 +107,7 @@ def _tolerations(cluster: EksCluster, types: list[str]) -> list[dict[str, str]]:
     """Return tolerations of the taints that groups of these types have in the file."""
     tolerations: list[dict[str, str]] = []
     for group in cluster.instance_groups:
-        if group.instance_type not in types:
+        if not set(group.types) & set(types):
             continue
         for taint in group.taints:
             toleration = {"key": taint.key, "operator": "Exists", "effect": taint.effect}

@@ -1,7 +1,6 @@
 """Kubernetes objects that define the groups that HyperPod's Karpenter scales."""
 
 from config.eks_cluster import EksCluster, EksInstanceGroup, Taint, scaled_groups
-from config.facts.instance_catalogue import instance_type
 from manifests.chart_values import TYPE_LABEL
 from manifests.objects import Object, kubernetes_object
 
@@ -30,15 +29,15 @@ def _node_pool(group: EksInstanceGroup) -> Object:
         "nodeClassRef": {"group": _GROUP, "kind": _NODE_CLASS, "name": group.name},
         # HyperPod replaces nodes when they are faulty, not when they are old.
         "expireAfter": "Never",
-        "requirements": [{"key": TYPE_LABEL, "operator": "In", "values": [group.instance_type]}],
+        "requirements": [{"key": TYPE_LABEL, "operator": "In", "values": group.types}],
     }
     if group.taints:
         node["taints"] = [_taint(taint) for taint in group.taints]
     spec = {
-        # Karpenter limits CPUs instead of nodes.
-        "limits": {"cpu": str(group.max_instances * instance_type(group.instance_type).vcpus)},
+        # Karpenter limits CPUs instead of nodes. Of several types, the smallest keeps to the limit of nodes.
+        "limits": {"cpu": str(group.max_instances * group.hardware.vcpus)},
         "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": CONSOLIDATE_AFTER},
-        "template": {"metadata": {"labels": group.labels}, "spec": node},
+        "template": {"metadata": {"labels": group.node_labels}, "spec": node},
     }
     return kubernetes_object("karpenter.sh/v1", "NodePool", group.name, spec=spec)
 

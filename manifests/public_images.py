@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from config.eks_cluster import EksCluster
-from config.facts.instance_catalogue import InstanceType, instance_type
+from config.eks_cluster import EksCluster, has_slices
+from config.facts.instance_catalogue import InstanceType
 from config.resource_names import ResourceNames
 
 _REGIONAL = r"\d{{12}}\.dkr\.ecr\.{region}\.amazonaws\.com/"
@@ -70,9 +70,7 @@ def _has(hardware: Callable[[InstanceType], object]) -> Callable[[EksCluster], b
     """Return the condition that a group of the cluster has some hardware."""
 
     def is_met(cluster: EksCluster) -> bool:
-        return any(
-            hardware(instance_type(group.instance_type)) for group in cluster.instance_groups
-        )
+        return any(hardware(group.hardware) for group in cluster.instance_groups)
 
     return is_met
 
@@ -114,6 +112,14 @@ NEURON_PLUGIN = PublicImage(
     is_needed=_has(lambda hardware: hardware.num_neuron_devices),
 )
 """Device plugin for which the chart has no value; ``chart_patches`` sets its image."""
+FEATURE_DISCOVERY = PublicImage(
+    name="node-feature-discovery",
+    source="registry.k8s.io/nfd/node-feature-discovery",
+    version="v0.18.3",
+    digest=None,
+    is_needed=has_slices,
+)
+"""Part of NVIDIA's GPU Operator that is not in AWS's registries (``gpu_operator``)."""
 PUBLIC_IMAGES: tuple[PublicImage, ...] = (
     PublicImage(
         name="nvidia-device-plugin",
@@ -144,6 +150,7 @@ PUBLIC_IMAGES: tuple[PublicImage, ...] = (
     SHELL,
     AWS_CLI,
     PROMETHEUS,
+    FEATURE_DISCOVERY,
 )
 """All images in registries on the internet, in the versions of the pinned chart. A new part of the chart with
 an image elsewhere needs a row: `make charts`, `make preflight` and the tests report one that is missing."""

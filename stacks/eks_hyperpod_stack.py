@@ -8,13 +8,14 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sagemaker as sagemaker
 
-from config.eks_cluster import EksCluster, EksInstanceGroup
+from config.eks_cluster import EksCluster, EksInstanceGroup, has_slices
 from config.kubernetes import NO_USERS, version_warning
 from config.proxy_environment import proxy_environment
 from config.resource_names import ResourceNames
 from config.storage import EFA_CLIENT_SHA256, EFA_CLIENT_URL
 from constructs import Construct, IDependable
 from constructs.eks.cluster_services import ClusterServices
+from constructs.eks.gpu_operator import GpuOperator
 from constructs.eks.hyperpod_chart import HyperPodChart, agent_role
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.nodes import NodePrerequisites, NodeWaiter, PodInterfaces
@@ -29,6 +30,7 @@ from constructs.storage.hashed_upload import HashedUpload, UploadedFiles, Upload
 from constructs.storage.log_group import log_group
 from constructs.vpc.network import Network
 from manifests.charts import chart_folder
+from manifests.gpu_operator import CHART as GPU_OPERATOR
 from stacks.remaining_costs import remaining_costs
 from stacks.storage_stack import StorageStack
 from stacks.studio_stack import StudioStack
@@ -193,14 +195,17 @@ class EksHyperPodStack(Stack):
             CfnOutput(self, name, value=value)
 
     def _chart(self, scope: Construct, kubernetes: KubernetesCluster) -> None:
-        """Install HyperPod's chart."""
+        """Install HyperPod's chart, and for divided GPUs NVIDIA's operator."""
         try:
             folder = chart_folder("hyperpod")
+            operator = chart_folder(GPU_OPERATOR) if has_slices(kubernetes.settings) else None
         except ValueError as error:
             # The error is an annotation of this stack, so that the other stacks can still be deployed.
             Annotations.of(self).add_error(str(error))
         else:
             HyperPodChart(scope, "Chart", kubernetes=kubernetes, folder=folder)
+            if operator is not None:
+                GpuOperator(scope, "GpuOperator", kubernetes=kubernetes, folder=operator)
 
     def _hyperpod(
         self,
@@ -220,6 +225,11 @@ class EksHyperPodStack(Stack):
                 role = node_roles.autoscaling_role(self, "AutoscalingRole", key=key)
             properties["cluster_role"] = role.role_arn
             properties["auto_scaling"] = {"mode": "Enable", "autoScalerType": "Karpenter"}
+        if cluster.managed_memory_percent:
+            properties["tiered_storage_config"] = {
+                "mode": "Enable",
+                "instanceMemoryAllocationPercentage": cluster.managed_memory_percent,
+            }
         hyperpod = HyperPodCluster(
             self, "Cluster", settings=cluster, network=network, groups=groups, **properties
         ).resource
@@ -265,8 +275,8 @@ def node_files(cluster: EksCluster) -> dict[str, str]:
 def _kubernetes_config(group: EksInstanceGroup) -> dict[str, Any] | None:
     """Return labels and taints of a group's nodes; None if there are none."""
     config: dict[str, Any] = {}
-    if group.labels:
-        config["labels"] = group.labels
+    if group.node_labels:
+        config["labels"] = group.node_labels
     if group.taints:
         config["taints"] = [
             {"key": taint.key, "value": taint.value, "effect": taint.effect}

@@ -11,7 +11,6 @@ from _pytest._code.code import ExceptionChainRepr
 
 from tests.shared_folder import shared_folder
 
-FIRST = ("local_aws", "workloads")
 IN_ORDER = ("local_aws", "cluster")
 GPU_TESTS = Path(__file__).parent / "gpu"
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -58,14 +57,15 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """Keep the order of tests that build on each other; pytest-randomly shuffles the others.
 
-    Folders of long tests come first: at the end no process is left alone with one of their files.
+    Files with long tests come first: at the end no process is left alone with one of them.
     """
     in_order = [item for item in items if set(IN_ORDER) & set(item.path.parts)]
     yield
     remaining = set(items)  # others were deselected
     others = [item for item in items if not set(IN_ORDER) & set(item.path.parts)]
     in_order = [item for item in in_order if item in remaining]
-    items[:] = sorted([*in_order, *others], key=lambda item: not set(FIRST) & set(item.path.parts))
+    long = {item.path for item in items if item.get_closest_marker("long")}
+    items[:] = sorted([*in_order, *others], key=lambda item: item.path not in long)
 
 
 @pytest.hookimpl(wrapper=True)

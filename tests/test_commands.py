@@ -40,7 +40,7 @@ def readme_commands() -> list[str]:
     return [line.partition("  #")[0].strip() for line in lines if line.strip()]
 
 
-def make(*arguments: str, timeout_seconds: int = 60) -> subprocess.CompletedProcess[str]:
+def make(*arguments: str, timeout_seconds: int = 240) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["make", *arguments],
         cwd=REPOSITORY,
@@ -282,7 +282,7 @@ def served(model: Path) -> list[int]:
     command = ["make", "serve", f"MODEL={model}", f"ARGS=--port {port}"]
     server = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True)
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 240
         while True:
             assert server.poll() is None and time.monotonic() < deadline
             try:
@@ -298,4 +298,4 @@ def served(model: Path) -> list[int]:
             return [len(found["embedding"]) for found in json.load(answer)["predictions"]]
     finally:
         os.killpg(server.pid, signal.SIGTERM)
-        server.wait(timeout=60)
+        server.wait(timeout=240)

@@ -26,7 +26,7 @@ RANGES = [
 ]
 WITHOUT_PIN = {"umap-learn"}
 """Packages that no test needs; they bring a compiler."""
-OF_IMAGES = {"torch_xla", "hyperpod_elastic_agent", "triton"}
+OF_IMAGES = {"torch_xla", "hyperpod_elastic_agent", "amzn_sagemaker_checkpointing", "triton"}
 """Packages of images for a cluster."""
 BY_OTHERS = {"urllib3": "requests", "botocore": "boto3", "tokenizers": "transformers"}
 """Packages that others always bring."""

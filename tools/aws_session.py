@@ -14,6 +14,8 @@ CLIENT_CONFIG = Config(
 )
 """Settings of all clients. Service Quotas and SageMaker throttle long listings; six attempts wait up to about
 half a minute."""
+SENT_ONCE = CLIENT_CONFIG.merge(Config(retries={"mode": "standard", "total_max_attempts": 1}))
+"""Settings of a client whose requests must not be repeated, such as purchases."""
 
 LONGEST = 400
 """Most characters of an error message; a proxy can respond with a whole page."""
@@ -59,9 +61,9 @@ def require_credentials(session: boto3.Session) -> None:
         raise exceptions.NoCredentialsError
 
 
-def aws_client(session: boto3.Session, service: str) -> Any:
+def aws_client(session: boto3.Session, service: str, config: Config = CLIENT_CONFIG) -> Any:
     # boto3's stubs type one overload per service name, and none for a name in a variable.
-    return cast(Any, session).client(service, config=CLIENT_CONFIG)
+    return cast(Any, session).client(service, config=config)
 
 
 def all_items(client: Any, operation: str, key: str, **parameters: Any) -> list[Any]:

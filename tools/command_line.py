@@ -12,12 +12,13 @@ from typing import NoReturn
 from botocore.exceptions import BotoCoreError, ClientError
 
 from config.cluster_files import DEFAULT_CLUSTER_FILE
-from seqlm.training.command_line import INTERRUPTED, USAGE_ERROR
+from seqlm.training.command_line import INTERRUPTED, USAGE_ERROR, ending_with_reader
 from tools.aws_session import explain
 from tools.json_output import OPTION, command_of, is_recording, recording
 
 Say = Callable[[str], None]
 """Function that receives one line of output."""
+YES = "yes"
 DEFECT = 1
 """Exit status of Python after an exception that is not a message for users."""
 
@@ -48,6 +49,22 @@ def cluster_parser(description: str, *, add_help: bool = True) -> CommandParser:
     return parser
 
 
+def add_yes_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option that ``confirm`` reads."""
+    parser.add_argument("--yes", action="store_true", help="confirm without a prompt")
+
+
+def confirm(action: str, is_confirmed: bool) -> None:
+    """Raise ValueError unless the action is confirmed as an option, or typed."""
+    if is_confirmed:
+        return
+    if not sys.stdin.isatty():
+        raise ValueError("there is no terminal to confirm in; use a terminal, or --yes")
+    given = input(f"\nType {YES} to {action}: ").strip()
+    if given != YES:
+        raise ValueError(f"got '{given}', expected {YES}; nothing was changed")
+
+
 def _started_module() -> str:
     """Return the module or package that Python was started with; empty if it was started with another."""
     spec = sys.modules["__main__"].__spec__
@@ -69,6 +86,12 @@ def run_command(main: Callable[[], int]) -> NoReturn:
     For an error that the user can correct, print a message without a traceback, and exit with
     ``USAGE_ERROR``. With ``--json``, print the result as one document on standard output.
     """
+    with ending_with_reader():
+        sys.exit(_status_of(main))
+
+
+def _status_of(main: Callable[[], int]) -> int:
+    """Run a tool, print its result as JSON if its arguments say so, and return its exit status."""
     words = sys.argv[1:]
     module = main.__module__ if main.__module__ != "__main__" else _started_module()
     command = command_of(module.removesuffix(".__main__"), words) if OPTION in words else None
@@ -82,7 +105,7 @@ def run_command(main: Callable[[], int]) -> NoReturn:
                 traceback.print_exc()
                 end = _End(DEFECT, f"defect of this program: {type(error).__name__}: {error}")
         print(document.as_text(exit_status=end.status, error=end.error), flush=True)
-    sys.exit(end.status)
+    return end.status
 
 
 def _end_of(main: Callable[[], int]) -> _End:

@@ -1,18 +1,20 @@
 """Table of the operator commands: their JSON forms and exit statuses.
 
-``python -m tools.documents.json_page`` writes ``docs/json.md`` and ``docs/json-operations.md`` from it.
+``python -m tools.documents.json_page`` writes ``docs/json.md``, ``docs/json-operations.md`` and
+``docs/json-capacity.md`` from it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from seqlm.training.command_line import INTERRUPTED, USAGE_ERROR
+from seqlm.training.command_line import INTERRUPTED, OUTPUT_CLOSED, USAGE_ERROR
 
 DONE = 0
 COMMON_STATUSES = {
     USAGE_ERROR: "wrong usage, a wrong file, or a refusal of AWS or the scheduler; `error`, or `lines` of"
     " jobs on Slurm, has the message",
     INTERRUPTED: "interrupted by Ctrl-C",
+    OUTPUT_CLOSED: "the reader of the output, such as `head`, closed it before the command ended",
 }
 """Exit statuses of every command. A defect of the program ends with 1 and a traceback on standard error."""
 
@@ -44,6 +46,14 @@ ACTIVITY = {
     "events[].description": "description of the event",
 }
 """Fields of HyperPod's operations and events."""
+IMAGES = {
+    "images[].group": "group of nodes; null if the images were not read",
+    "images[].instance_type": "type of these nodes, of which a group may have several",
+    "images[].release": "release of HyperPod's image that they run, or `not reported`",
+    "images[].status": "status of the image that HyperPod reports, such as `UpdateAvailable`",
+    "images[].num_nodes": "number of the group's nodes with this image",
+}
+"""Fields of the images that nodes run."""
 STACKS = {
     "stacks[].name": "existing stack of the cluster",
     "stacks[].status": "its status in CloudFormation",
@@ -73,9 +83,43 @@ USED = {
     "unpriced_node_hours": "node hours without a known price",
 }
 """Fields of hours and their cost."""
+REPORTED = {"gpu": "GPUs", "neuron_core": "NeuronCores", "vcpu": "processors"}
+"""Resources of AWS's usage report."""
 SLURM_FAILED = "Slurm does not answer"
 JOBS_SUBMIT = "make train-fsdp --silent CONFIG=esm2_650m TARGET=slurm SUBMIT=--json"
 CLUSTER = {"cluster": "name of the cluster", "region": "AWS region"}
+OFFERING = {
+    "id": "id of the offering, for `OFFERING`",
+    "capacity": "number, type and zone of the instances, as text",
+    "start": "start in UTC; null if the service names none",
+    "end": "end in UTC; null if the service names none",
+    "hours": "duration in hours",
+    "amount": "price of the whole offering, as the service writes it",
+    "currency": "currency of the amount",
+}
+"""Fields of an offering of a training plan."""
+PLAN = {
+    "name": "name of the plan, for `PLAN`",
+    "arn": "its ARN, for `training_plan_arn`",
+    "state": "`Pending`, `Scheduled`, `Active`, `Expired` or `Failed`",
+    "capacity": "number, type and zone of the instances, as text",
+    "num_instances": "number of instances",
+    "num_free": "instances that no group uses",
+    "start": "start in UTC; null if the service names none",
+    "end": "end in UTC, with extensions; null if the service names none",
+    "amount": "price that was paid, as the service writes it; null if it names none",
+    "currency": "currency of the amount",
+}
+"""Fields of a training plan."""
+PURCHASE = {
+    **{f"offering.{name}": text for name, text in OFFERING.items()},
+    "is_bought": "whether it was bought; null if that is not known, or nothing was sent",
+    **{f"plan.{name}": f"{text}, after the purchase" for name, text in PLAN.items()},
+}
+PURCHASE_STATUSES = {
+    DONE: "bought",
+    1: "it is not known whether the service has carried out the purchase",
+}
 DEPLOYMENT_COMMANDS: Mapping[str, Command] = {
     "preflight": Command(
         "tools.preflight",
@@ -280,7 +324,13 @@ OPERATION_COMMANDS: Mapping[str, Command] = {
             "runs[].state": "state; `ENDED` for a job that left Slurm's queue",
             "runs[].log": "last line of the log",
             "runs[].metrics": "last line of the training's metrics, JSON as text; null on EKS",
+            **IMAGES,
             **ACTIVITY,
+            "plans[].name": "training plan of the cluster file; null if it has none",
+            "plans[].state": "its state, or `not found`",
+            "plans[].end": "its end in UTC",
+            "plans[].days_left": "days to the end; null if the service names no end",
+            "plans[].groups[]": "groups that use it",
         },
         word="status",
     ),
@@ -308,42 +358,6 @@ OPERATION_COMMANDS: Mapping[str, Command] = {
         },
         word="fetch",
         typed="make fetch --silent JOB=<job> ARGS=--json",
-    ),
-    "usage": Command(
-        "tools.usage",
-        {DONE: "printed"},
-        {
-            **CLUSTER,
-            "since": "begin of the period, in UTC",
-            "until": "end of the period, or now if that is earlier",
-            **{
-                f"{group}[].{name}": text
-                for group in ("accounts", "users", "instance_types")
-                for name, text in {
-                    "name": "account, user or type; `(none)` if it is not recorded",
-                    "num_jobs": "number of jobs",
-                    **USED,
-                }.items()
-            },
-            "jobs[].job": "job, with a row for each instance type that it had",
-            "jobs[].name": "its name",
-            "jobs[].user": "its user; empty on EKS",
-            "jobs[].account": "its account; the namespace on EKS",
-            "jobs[].partition": "its partition; Kueue's queue on EKS",
-            "jobs[].instance_type": "instance type; `not known` for nodes that no longer exist",
-            "jobs[].states[]": "state of each allocation or pod, such as `REQUEUED`",
-            "jobs[].first_start": "start of the first allocation, also before the period",
-            "jobs[].last_end": "end of the last allocation, also after the period; null if it runs",
-            "jobs[].node_hours": "hours of whole nodes in the period",
-            "jobs[].gpu_hours": "hours of GPUs or Neuron devices in the period",
-            "jobs[].usd": "USD on demand; null without a known price",
-            **{f"used.{name}": f"{text}, of all jobs" for name, text in USED.items()},
-            **{f"idle.{name}": f"{text}, without jobs" for name, text in USED.items()},
-            **{f"capacity.{name}": f"{text}, of all nodes for jobs" for name, text in USED.items()},
-            "without_end[]": "jobs that are left out, because no end is recorded",
-            "notes[]": "assumptions and limits, as text",
-        },
-        typed="make usage --silent SINCE=2026-11-01 UNTIL=2026-12-01 ARGS=--json",
     ),
     "logs": Command(
         "tools.nodes.logs",
@@ -380,6 +394,34 @@ OPERATION_COMMANDS: Mapping[str, Command] = {
         )
         for action in ("replace", "reboot", "health-check", "move")
     },
+    "patch": Command(
+        "tools.nodes.patch",
+        {DONE: "the service accepted the update", 1: "jobs run, and the update is all at once"},
+        {
+            **IMAGES,
+            "jobs[]": "jobs or pods on the nodes before the request, as text",
+            "groups[]": "groups whose update has begun; null if no request was sent",
+        },
+        typed='make patch --silent GROUP=<group> ARGS="--json --yes"',
+    ),
+    "migrate": Command(
+        "tools.migrate",
+        {DONE: "nothing is left to copy", 1: "something is left, see `steps`"},
+        {
+            "source": "name of the old cluster",
+            "target": "name of the new cluster",
+            "record": "file with the record of the steps",
+            "applied": "whether the steps were carried out, by `--apply`",
+            "lines_to_add[]": "lines that the new cluster's file lacks (`+`), and that they replace (`-`)",
+            "steps[].name": "`export`, `objects`, `import`, `homes`, `shared files` or `accounting`",
+            "steps[].left[]": "what is left, as text; null with `--status`, which does not look",
+            "steps[].notes[]": "differences that stay, as text; null with `--status`",
+            "steps[].done": "UTC time of the last end of the step; null before",
+            "steps[].result": "what it did then; null before",
+            "by_hand[]": "what people do afterwards, as text; null with `--status`",
+        },
+        typed='make migrate --silent FROM=<cluster> TO=<cluster> ARGS="--json --apply --yes"',
+    ),
     "apply-lifecycle": Command(
         "tools.nodes.apply_lifecycle",
         {DONE: "done on all nodes", 1: "not done on some nodes"},
@@ -389,8 +431,109 @@ OPERATION_COMMANDS: Mapping[str, Command] = {
         },
     ),
 }
-"""Commands about jobs and nodes, and what they cost."""
-COMMANDS: Mapping[str, Command] = {**DEPLOYMENT_COMMANDS, **OPERATION_COMMANDS}
+"""Commands about jobs and nodes."""
+CAPACITY_COMMANDS: Mapping[str, Command] = {
+    "usage": Command(
+        "tools.usage",
+        {DONE: "printed"},
+        {
+            **CLUSTER,
+            "since": "begin of the period, in UTC",
+            "until": "end of the period, or now if that is earlier",
+            **{
+                f"{group}[].{name}": text
+                for group in ("accounts", "users", "instance_types")
+                for name, text in {
+                    "name": "account, user or type; `(none)` if it is not recorded",
+                    "num_jobs": "number of jobs",
+                    **USED,
+                }.items()
+            },
+            "jobs[].job": "job, with a row for each instance type that it had",
+            "jobs[].name": "its name",
+            "jobs[].user": "its user; empty on EKS",
+            "jobs[].account": "its account; the namespace on EKS",
+            "jobs[].partition": "its partition; Kueue's queue on EKS",
+            "jobs[].instance_type": "instance type; `not known` for nodes that no longer exist",
+            "jobs[].states[]": "state of each allocation or pod, such as `REQUEUED`",
+            "jobs[].first_start": "start of the first allocation, also before the period",
+            "jobs[].last_end": "end of the last allocation, also after the period; null if it runs",
+            "jobs[].node_hours": "hours of whole nodes in the period",
+            "jobs[].gpu_hours": "hours of GPUs or Neuron devices in the period",
+            "jobs[].usd": "USD on demand; null without a known price",
+            **{f"used.{name}": f"{text}, of all jobs" for name, text in USED.items()},
+            **{f"idle.{name}": f"{text}, without jobs" for name, text in USED.items()},
+            **{f"capacity.{name}": f"{text}, of all nodes for jobs" for name, text in USED.items()},
+            "without_end[]": "jobs that are left out, because no end is recorded",
+            "teams[].namespace": "namespace; `--source report` has these fields instead of those above",
+            "teams[].team": "its team of task governance",
+            "teams[].instance_type": "instance type",
+            **{
+                f"teams[].{name}_hours{suffix}": f"hours of {plural}{text}"
+                for name, plural in REPORTED.items()
+                for suffix, text in {
+                    "": "",
+                    "_allocated": ", within the team's quota",
+                    "_borrowed": ", on what other teams lent",
+                }.items()
+            },
+            "teams[].usd": "USD on demand; null without a known price",
+            "tasks[].task": "task of the report",
+            "tasks[].namespace": "its namespace",
+            "tasks[].team": "its team",
+            "tasks[].instance_type": "instance type",
+            "tasks[].states[]": "state after each time in which it ran",
+            "tasks[].priority_class": "its priority class",
+            "tasks[].first_start": "first start in the period",
+            "tasks[].last_end": "last end in the period",
+            **{
+                f"tasks[].{name}_hours": f"hours of {plural}, at least"
+                for name, plural in REPORTED.items()
+            },
+            "missing_days[]": "days without any hours",
+            "scanned_bytes": "bytes that Athena read, and bills",
+            "notes[]": "assumptions and limits, as text",
+        },
+        typed="make usage --silent SINCE=2026-11-01 UNTIL=2026-12-01 ARGS=--json",
+    ),
+    "plans-search": Command(
+        "tools.training_plans",
+        {DONE: "printed"},
+        {
+            "region": "AWS region",
+            **{f"offerings[].{name}": text for name, text in OFFERING.items()},
+        },
+        word="search",
+        typed="make plans-search --silent TYPE=ml.p5.48xlarge NODES=8 DAYS=14 ARGS=--json",
+    ),
+    "plans-list": Command(
+        "tools.training_plans",
+        {DONE: "printed"},
+        {"region": "AWS region", **{f"plans[].{name}": text for name, text in PLAN.items()}},
+        word="list",
+    ),
+    "plans-buy": Command(
+        "tools.training_plans",
+        PURCHASE_STATUSES,
+        PURCHASE,
+        word="buy",
+        typed="make plans-buy --silent PLAN=<name> OFFERING=<offering> "
+        "TYPE=ml.p5.48xlarge NODES=8 DAYS=14 ARGS=--json",
+    ),
+    "plans-extend": Command(
+        "tools.training_plans",
+        PURCHASE_STATUSES,
+        PURCHASE,
+        word="extend",
+        typed="make plans-extend --silent PLAN=<name> OFFERING=<offering> ARGS=--json",
+    ),
+}
+"""Commands about training plans, and about the use of nodes."""
+COMMANDS: Mapping[str, Command] = {
+    **DEPLOYMENT_COMMANDS,
+    **OPERATION_COMMANDS,
+    **CAPACITY_COMMANDS,
+}
 """Commands by their names, which are targets of the Makefile, except those of ``NO_TARGETS``."""
 NO_TARGETS = {"submit", "import-image"}
 """Commands that targets with other names run on Slurm or EKS."""

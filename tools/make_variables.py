@@ -19,7 +19,7 @@ VARIABLES = {
     "CONFIG": "run file",
     "CLUSTER": "cluster file",
     "TARGET": "where the target runs: local, slurm or eks",
-    "NODES": "number of nodes of the job",
+    "NODES": "number of nodes of the job, or of a training plan",
     "IMAGE": "container image of the job",
     "SUBMIT": "options of the submission",
     "RUN": "folder of a run",
@@ -29,10 +29,16 @@ VARIABLES = {
     "STACKS": "stacks to deploy",
     "FRAMEWORK": "other implementation: bionemo or neuron",
     "NODE": "name of a node: <group>-<n>",
-    "TO": "group that receives a node",
+    "TO": "group that receives a node, or cluster that receives data",
+    "FROM": "cluster whose data moves",
+    "GROUP": "groups of nodes of the cluster file",
     "SINCE": "begin of a period",
     "UNTIL": "end of a period, which is excluded",
     "REGION": "AWS region",
+    "TYPE": "instance type of a training plan",
+    "DAYS": "duration of a training plan",
+    "PLAN": "name of a training plan",
+    "OFFERING": "offering of a training plan",
     "MINUTES": "duration",
     "SYSTEM_PYTHON": "Python with its own torch and transformers",
 }
@@ -75,6 +81,8 @@ class Target(NamedTuple):
 
 JOB = "CLUSTER NODES IMAGE SUBMIT"
 """Variables of a job's submission."""
+SEARCH = "TYPE NODES DAYS SINCE UNTIL"
+"""Variables of a search for training plans."""
 
 
 def stage(subcommand: str, more: str = "") -> Target:
@@ -124,6 +132,10 @@ TARGETS: Mapping[str, Target] = {
     "cost": Target("ARGS CLUSTER ENDPOINT"),
     "plan": Target("ARGS CONFIG CLUSTER"),
     "usage": Target("ARGS CLUSTER TARGET SINCE UNTIL"),
+    "plans-search": Target(f"ARGS CLUSTER PLAN {SEARCH}"),
+    "plans-list": Target("ARGS CLUSTER"),
+    "plans-buy": Target(f"ARGS CLUSTER PLAN OFFERING {SEARCH}"),
+    "plans-extend": Target("ARGS CLUSTER PLAN OFFERING DAYS"),
     "prices": Target("ARGS CLUSTER REGION"),
     "mirror-downloads": Target("ARGS CLUSTER"),
     "charts": Target("ARGS"),
@@ -134,6 +146,8 @@ TARGETS: Mapping[str, Target] = {
     "reboot": Target("ARGS CLUSTER NODE"),
     "health-check": Target("ARGS CLUSTER NODE"),
     "move": Target("ARGS CLUSTER NODE TO"),
+    "patch": Target("ARGS CLUSTER GROUP"),
+    "migrate": Target("ARGS FROM TO"),
     "destroy": Target("ARGS CLUSTER ENDPOINT"),
     "teardown": Target("ARGS CLUSTER"),
     "image": Target("ARGS TARGET FRAMEWORK", on_slurm="CLUSTER"),

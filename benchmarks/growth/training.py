@@ -7,8 +7,10 @@ import sys
 import time
 import tracemalloc
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice, takewhile
+from multiprocessing import get_context
 from pathlib import Path
 from unittest import mock
 
@@ -23,7 +25,7 @@ from seqlm.runs.run_file import RunFile
 from seqlm.training.config import DataConfig
 from seqlm.training.data.manifest import Manifest, Settings, ShardFile, Split
 from seqlm.training.hashing import below, hash64
-from seqlm.training.packing import PackShape, PlannedBlock, Position
+from seqlm.training.packing import HostPack, PackShape, PlannedBlock, PlannedPack, Position
 from seqlm.training.step import shared_plans
 from seqlm.training.step.loader import step_packs
 from seqlm.training.step.shared_plans import NodePlans
@@ -41,7 +43,8 @@ STEP_PROTEINS = 800_000
 TOKENS_PER_PACK = 16_384
 PACK_RESIDUES = 1_022
 PROCESSES_PER_NODE = 8
-PLANNED_STEPS = 3
+PLANNED_STEPS = 20
+"""Steps that are planned. In the first ones of a new process each access to memory is slower."""
 LOST_LINES = 100
 """Lines of a record that a resume drops: those since the last checkpoint."""
 JOIN_SECONDS = 300
@@ -90,14 +93,29 @@ def _stream(folder: Path, num_tokens: int) -> ProteinStream:
     return ProteinStream(split, PackShape.of(split, num_tokens, PACK_RESIDUES), SEED)
 
 
+@dataclass(frozen=True)
+class _Planning:
+    """Cost of planning in one process."""
+
+    cpu_seconds: float
+    num_blocks: int
+
+
 class _Counting(ProteinStream):
-    """Stream that counts the blocks that it plans."""
+    """Stream that counts the blocks that it plans, and reads no proteins."""
 
     num_planned = 0
+    _padding: HostPack | None = None
 
     def plan(self, epoch: int, block: int) -> PlannedBlock:
         self.num_planned += 1
         return super().plan(epoch, block)
+
+    def load(self, pack: PlannedPack | None) -> HostPack:
+        """Return the same pack of padding each time, because only planning is measured."""
+        if self._padding is None:
+            self._padding = super().load(None)
+        return self._padding
 
 
 def _resume(num_proteins: int, folder: Path) -> Costs:
@@ -121,31 +139,54 @@ def _resume(num_proteins: int, folder: Path) -> Costs:
 
 
 def _plan(num_gpus: int, folder: Path) -> Costs:
-    """Plan steps with a pack per GPU, as the eight processes of one node do."""
+    """Plan steps with a pack per GPU, as the eight processes of one node do.
+
+    All of them plan first, and leave their plans for the others. Then each one plans its share again and
+    reads the others' plans, alone on a core as on a node. This second time is measured.
+    """
     data = folder / "long"
     if not data.exists():
         write_split(data, STEP_PROTEINS, MOST_LONG)
     split = ProteinSplit(data, "train")
     shape = PackShape.of(split, TOKENS_PER_PACK, PACK_RESIDUES)
-    plans = folder / f"plans-{num_gpus}"
     streams = [_Counting(split, shape, SEED) for _ in range(PROCESSES_PER_NODE)]
-    for rank, stream in enumerate(streams):
-        stream.shared_plans = NodePlans(plans, rank, PROCESSES_PER_NODE)
+    plans = shared_plans.folder_in_memory() / f"growth-plans-{os.getpid()}"
+    context = get_context("fork")
+    results = context.SimpleQueue()
 
     def take_steps(rank: int) -> None:
+        # The first plan of a new process also copies the memory that it shares with its parent.
+        ProteinStream.plan(streams[rank], epoch=1, block=0)
+        before = time.process_time()
         steps = step_packs(streams[rank], Position(), num_gpus, rank, num_gpus)
         deque(islice(steps, PLANNED_STEPS), maxlen=0)
+        cpu_seconds = time.process_time() - before
+        results.put(_Planning(cpu_seconds, streams[rank].num_planned))
 
-    before = time.process_time()
-    # The threads of one interpreter wait longer for each other than processes would.
-    patience = mock.patch.object(shared_plans, "PATIENCE_SECONDS", JOIN_SECONDS)
-    with patience, ThreadPoolExecutor(PROCESSES_PER_NODE) as pool:
-        deque(pool.map(take_steps, range(PROCESSES_PER_NODE)), maxlen=0)
-    seconds = time.process_time() - before
-    per_rank = PLANNED_STEPS * PROCESSES_PER_NODE
+    def run_together(ranks: Sequence[int]) -> list[_Planning]:
+        processes = [context.Process(target=take_steps, args=(rank,)) for rank in ranks]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        if any(process.exitcode for process in processes):
+            raise RuntimeError("a process that plans failed; its error is above")
+        return [results.get() for _ in processes]
+
+    # These processes share few cores, so that they wait longer for each other than those of a node.
+    with mock.patch.object(shared_plans, "PATIENCE_SECONDS", JOIN_SECONDS):
+        for rank, stream in enumerate(streams):
+            stream.shared_plans = NodePlans(plans, rank, PROCESSES_PER_NODE)
+        run_together(range(PROCESSES_PER_NODE))
+        found: list[_Planning] = []
+        for rank in range(PROCESSES_PER_NODE):
+            found += run_together([rank])
+    num_steps = PLANNED_STEPS * PROCESSES_PER_NODE
+    cpu_ms = 1_000 * sum(planning.cpu_seconds for planning in found)
+    num_blocks = sum(planning.num_blocks for planning in found)
     return {
-        "CPU ms per rank and step": 1_000 * seconds / per_rank,
-        "blocks per rank and step": sum(one.num_planned for one in streams) / per_rank,
+        "CPU ms per rank and step": cpu_ms / num_steps,
+        "blocks per rank and step": num_blocks / num_steps,
     }
 
 

@@ -17,8 +17,8 @@ Ampere on. Their sizes follow SageMaker's ``ProductionVariantInstanceType``.
 
 import csv
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -64,6 +64,13 @@ class InstanceType:
         return self.accelerator in NEURON_CORES
 
     @property
+    def device_plugin(self) -> str:
+        """Vendor whose plugin offers the accelerators to jobs: ``NVIDIA``, ``AWS Neuron`` or ``none``."""
+        if not self.accelerator:
+            return "none"
+        return "AWS Neuron" if self.is_neuron else "NVIDIA"
+
+    @property
     def processes_per_accelerator(self) -> int:
         """Training processes per accelerator: one per GPU or logical NeuronCore."""
         return NEURON_CORES.get(self.accelerator or "", 1)
@@ -103,6 +110,45 @@ def instance_type(name: str) -> InstanceType:
             f" config/facts/instance_types.csv lists; set {closest(name) or 'one of them'}"
         )
     return INSTANCE_TYPES[name]
+
+
+def common_hardware(names: Sequence[str]) -> InstanceType:
+    """Return what each node of a group with these types has: the smallest value of each number.
+
+    The accelerator is that of the type with the least memory per accelerator.
+
+    Args:
+        names: one or more types whose architecture and vendor of accelerators agree.
+
+    Raises:
+        ValueError: if HyperPod does not offer one of them.
+    """
+    types = [instance_type(name) for name in names]
+    if len(types) == 1:
+        return types[0]
+    smallest = min(types, key=lambda found: found.accelerator_memory_gib)
+    numbers = {
+        field.name: min(getattr(found, field.name) for found in types)
+        for field in fields(InstanceType)
+        if field.type in ("int", "float", int, float)
+    }
+    return replace(
+        smallest,
+        name=any_of(names),
+        lustre_efa=all(found.lustre_efa for found in types),
+        training_plan=all(found.training_plan for found in types),
+        **numbers,
+    )
+
+
+def any_of(names: Sequence[str]) -> str:
+    """Return the types of a group as text, for example ``ml.p5.48xlarge or ml.p5e.48xlarge``."""
+    return " or ".join(names)
+
+
+def known(names: Sequence[str]) -> list[InstanceType]:
+    """Return those of the types that HyperPod offers."""
+    return [INSTANCE_TYPES[name] for name in names if name in INSTANCE_TYPES]
 
 
 def closest(name: str) -> str | None:

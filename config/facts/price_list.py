@@ -6,7 +6,7 @@ region's file from the AWS Price List. Prices from other sources are used if not
 """
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +50,17 @@ def load_prices(region: str, folder: Path = FOLDER) -> PriceList:
         if (folder / f"{place}.csv").exists():
             prices = _read(folder, place) | prices
     return prices
+
+
+def node_keys(types: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys of the prices of nodes, by their instance types."""
+    return tuple(f"hyperpod.{name}" for name in types)
+
+
+def dearest(keys: Sequence[str], prices: PriceList) -> Price | None:
+    """Return the highest of the known prices; None if none is known."""
+    known = [prices[key] for key in keys if key in prices]
+    return max(known, key=lambda price: price.usd, default=None)
 
 
 def _read(folder: Path, region: str) -> dict[str, Price]:

@@ -20,8 +20,12 @@ def schema_text() -> str:
     """Return the schema of cluster files. Regions and instance types are rules in the code and lists here."""
     schema = TypeAdapter(AnyCluster).json_schema()
     for section in schema["$defs"].values():
-        if "instance_type" in section["properties"]:
-            section["properties"]["instance_type"]["enum"] = list(INSTANCE_TYPES)
+        properties = section["properties"]
+        if "instance_type" in properties:
+            one = properties["instance_type"]
+            one["enum"] = list(INSTANCE_TYPES) if "type" in one else [*INSTANCE_TYPES, None]
+        if "instance_types" in properties:
+            properties["instance_types"]["items"]["enum"] = list(INSTANCE_TYPES)
     for kind in KINDS.values():
         schema["$defs"][kind.__name__]["properties"]["region"]["enum"] = list(ZONE_ID_PREFIXES)
     return _text(schema)

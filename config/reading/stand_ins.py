@@ -84,7 +84,7 @@ def _values(node: dict[str, Any]) -> list[Any]:
             return list(node.get("examples", _TEXTS))
         case "array":
             return [[value] for value in _values(node["items"])]
-        case _:
+        case "object":
             properties = node.get("properties", {})
             values = {name: _values(value) for name, value in properties.items()}
             required = {
@@ -93,6 +93,7 @@ def _values(node: dict[str, Any]) -> list[Any]:
                 if name in node.get("required", ()) or "const" in value  # the kind of a network
             }
             return _objects(values) + _objects(required)
+    raise ValueError(f"no stand-ins for fields of the type {node['type']}")
 
 
 def _objects(values: dict[str, list[Any]]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from config.reading.violation import Violation
 from config.rules import (
     access,
     features,
+    gpu_slices,
     groups,
     kubernetes,
     network,
@@ -47,6 +48,7 @@ SLURM_RULES: tuple[Callable[[SlurmCluster], Iterator[Violation]], ...] = (
 
 EKS_RULES: tuple[Callable[[EksCluster], Iterator[Violation]], ...] = (
     *kubernetes.RULES,
+    *gpu_slices.RULES,
     *task_governance.RULES,
 )
 

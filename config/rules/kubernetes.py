@@ -322,6 +322,13 @@ RULES = (
         "patching replaces the image, and image_release_version requires {group.image_release_version}",
         "set none, or remove image_release_version",
     ),
+    # A schedule installs the newest release, whatever number the template has (CloudFormation schema).
+    EksGroupRule(
+        "scheduled_update",
+        lambda _, group: group.image_release_version and group.scheduled_update,
+        "an update replaces the image, and image_release_version requires {group.image_release_version}",
+        "remove one of the two",
+    ),
     # The file system would bill, while nothing mounts it: pods start with the image's own home.
     EksRule(
         "storage.home",
@@ -350,6 +357,17 @@ RULES = (
         lambda cluster: cluster.autoscaling == "karpenter" and cluster.node_recovery == "none",
         "Karpenter leaves faulty nodes to HyperPod's automatic recovery",
         "set automatic, or autoscaling to none",
+    ),
+    # A folder takes memory only as far as jobs write to it.
+    EksRule(
+        "memory_states.percent",
+        lambda cluster: (
+            cluster.memory_states
+            and cluster.memory_states.storage == "nodes"
+            and cluster.memory_states.percent is not None
+        ),
+        "it applies only to HyperPod's managed tier, and memory_states.storage is nodes",
+        "remove it, or set storage to managed",
     ),
     # Without a NodeClass nothing would start more nodes, and quotas would count them.
     EksGroupRule(

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator
 
 from config.cluster import Cluster, InstanceGroup, NewVpc, zone_ids, zone_of
-from config.facts.instance_catalogue import INSTANCE_TYPES
+from config.facts.instance_catalogue import known
 from config.facts.regions import ZONE_ID_PREFIXES
 from config.reading.violation import Violation
 from config.rules.rule import (
@@ -97,16 +97,15 @@ def groups_that_share_jobs_are_in_one_zone(cluster: Cluster) -> Iterator[Violati
     """
     first: dict[str, InstanceGroup] = {}
     for group in cluster.instance_groups:
-        instance = INSTANCE_TYPES.get(group.instance_type)
-        if instance is None or not instance.num_efa or not group.runs_jobs:
+        if not any(instance.num_efa for instance in known(group.types)) or not group.runs_jobs:
             continue
         partition = getattr(group, "partition", None)
-        pool = partition or group.instance_type
+        pool = partition or group.types_text
         earlier = first.setdefault(pool, group)
         zone_id = zone_of(cluster, group)
         if zone_id == zone_of(cluster, earlier) or zone_id not in zone_ids(cluster):
             continue
-        shared = f"partition {partition}" if partition else group.instance_type
+        shared = f"partition {partition}" if partition else group.types_text
         yield Violation(
             group_path(group, "availability_zone_id"),
             zone_id,
@@ -125,15 +124,13 @@ def lustre_over_efa_is_in_the_zone(cluster: Cluster) -> Iterator[Violation]:
         return
     zones = zone_ids(cluster)
     for group in cluster.instance_groups:
-        instance = INSTANCE_TYPES.get(group.instance_type)
-        zone_id = zone_of(cluster, group)
-        if (
+        over_efa = [
             instance
-            and instance.accelerator
-            and instance.lustre_efa
-            and zone_id in zones
-            and zone_id != zones[0]
-        ):
+            for instance in known(group.types)
+            if instance.accelerator and instance.lustre_efa
+        ]
+        zone_id = zone_of(cluster, group)
+        if over_efa and zone_id in zones and zone_id != zones[0]:
             yield Violation(
                 group_path(group, "availability_zone_id"),
                 zone_id,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from config.cluster import zone_ids
-from config.facts.instance_catalogue import INSTANCE_TYPES
+from config.facts.instance_catalogue import known
 from config.reading.violation import Violation
 from config.rules.rule import SlurmGroupRule, SlurmRule, group_path, has_closed_network
 from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
@@ -28,9 +28,26 @@ def partitions_belong_to_workers(cluster: SlurmCluster) -> Iterator[Violation]:
             )
 
 
+def controllers_are_updated_by_hand(cluster: SlurmCluster) -> Iterator[Violation]:
+    """Refuse automatic updates of the controller, because a new image has a new root volume.
+
+    Slurm's state and accounting without a database are on the old one. They are saved by hand first.
+    """
+    for group in _with_role(cluster, "controller"):
+        for name, off in (("auto_patch", "none"), ("scheduled_update", None)):
+            value = getattr(group, name)
+            if value != off:
+                yield Violation(
+                    group_path(group, name),
+                    value,
+                    "an automatic update of the controller would lose the queue of jobs",
+                    "remove it, and use `make patch` as docs/patching.md explains",
+                )
+
+
 def _accelerator(group: SlurmInstanceGroup) -> str | None:
-    instance = INSTANCE_TYPES.get(group.instance_type)
-    return instance.accelerator if instance else None
+    found = (instance.accelerator for instance in known(group.types))
+    return next((name for name in found if name), None)
 
 
 def _with_role(cluster: SlurmCluster, role: str) -> list[SlurmInstanceGroup]:
@@ -146,12 +163,20 @@ RULES = (
         "no cluster is in service without its controller",
         "remove it",
     ),
+    controllers_are_updated_by_hand,
     # A reclaimed controller would lose the queue, and a login node people's sessions.
     SlurmGroupRule(
         "capacity",
         lambda _, group: group.role != "worker" and group.capacity == "spot",
         "spot instances may be removed at any time, together with what runs on the {group.role}",
         "set on_demand",
+    ),
+    # Slurm places jobs on workers only.
+    SlurmGroupRule(
+        "weight",
+        lambda _, group: group.role != "worker" and group.weight is not None,
+        "no jobs run on the {group.role}, so its nodes have no order",
+        "remove it",
     ),
     # Login nodes may have a GPU: people try things there.
     SlurmGroupRule(

@@ -5,7 +5,7 @@ from math import ceil
 
 from config.address_demand import gib_per_server
 from config.cluster import Cluster
-from config.facts.instance_catalogue import INSTANCE_TYPES
+from config.facts.instance_catalogue import known
 from config.reading.violation import Violation
 from config.rules.rule import CommonRule
 
@@ -80,13 +80,10 @@ def lustre_efa_has_a_client(cluster: Cluster) -> Iterator[Violation]:
     if not (cluster.storage.lustre and cluster.storage.lustre.efa):
         return
     workers = [group for group in cluster.instance_groups if group.runs_jobs]
-    known = [
-        INSTANCE_TYPES[group.instance_type]
-        for group in workers
-        if group.instance_type in INSTANCE_TYPES
-    ]
-    if len(known) == len(workers) and not any(instance.lustre_efa for instance in known):
-        types = ", ".join(dict.fromkeys(instance.name for instance in known)) or "none"
+    names = list(dict.fromkeys(name for group in workers for name in group.types))
+    found = known(names)
+    if len(found) == len(names) and not any(instance.lustre_efa for instance in found):
+        types = ", ".join(names) or "none"
         yield Violation(
             "storage.lustre.efa",
             True,

@@ -2,13 +2,18 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from math import ceil
 
-from config.eks_cluster import EksCluster
+from config.eks_cluster import EksCluster, EksInstanceGroup
+from config.facts.gpu_slices import NO_QUOTA_TYPES, slices_of
 from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.reading.violation import Violation
 from config.rules.rule import repetitions
 from config.stack_division import MAX_RESOURCES, most_teams
 from config.task_governance import Quota
+
+_MEASURES = ("num_instances", "num_accelerators", "num_slices")
+_SHARES = ("vcpus", "memory_gib")
 
 
 def names_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
@@ -37,53 +42,110 @@ def stacks_hold_the_teams(cluster: EksCluster) -> Iterator[Violation]:
         )
 
 
-def quotas_have_one_measure(cluster: EksCluster) -> Iterator[Violation]:
-    for path, quota in _quotas(cluster):
-        has_instances = quota.num_instances is not None
-        has_accelerators = quota.num_accelerators is not None
-        allowed = "a quota is in instances or in accelerators"
-        if has_instances and has_accelerators:
-            yield Violation(path, "both measures", allowed, "remove one of the two")
-        if not has_instances and not has_accelerators:
-            got = "neither num_instances nor num_accelerators"
-            yield Violation(path, got, allowed, "add num_instances")
+def amounts_have_one_measure(cluster: EksCluster) -> Iterator[Violation]:
+    for path, amount in _amounts(cluster):
+        measures = [name for name in _MEASURES if getattr(amount, name) is not None]
+        shares = [name for name in _SHARES if getattr(amount, name) is not None]
+        if not measures and not shares:
+            yield Violation(
+                path,
+                f"none of {', '.join(_MEASURES)}",
+                "a quota is in instances, accelerators, slices of GPUs, or vCPUs and memory",
+                "add num_instances",
+            )
+        elif len(measures) > 1:
+            yield Violation(
+                path,
+                " and ".join(measures),
+                "a quota has one of these measures",
+                "remove all but one",
+            )
+        elif measures == ["num_instances"] and shares:
+            yield Violation(
+                f"{path}.{shares[0]}",
+                getattr(amount, shares[0]),
+                "num_instances are whole nodes with all of their CPUs and memory",
+                "remove it, or set num_accelerators in place of num_instances",
+            )
 
 
-def quotas_are_of_types_that_are_there(cluster: EksCluster) -> Iterator[Violation]:
-    types = list(dict.fromkeys(group.instance_type for group in cluster.instance_groups))
+def amounts_are_of_types_that_are_there(cluster: EksCluster) -> Iterator[Violation]:
+    types = list(dict.fromkeys(name for group in cluster.instance_groups for name in group.types))
     if not all(name in INSTANCE_TYPES for name in types):
         return  # a wrong type is reported at its group
-    for path, quota in _quotas(cluster):
-        instance = INSTANCE_TYPES.get(quota.instance_type)
-        if quota.instance_type not in types:
+    for path, amount in _amounts(cluster):
+        instance = INSTANCE_TYPES.get(amount.instance_type)
+        if amount.instance_type not in types:
             yield Violation(
                 f"{path}.instance_type",
-                quota.instance_type,
+                amount.instance_type,
                 f"the types of the instance groups are {', '.join(types)}",
                 "set one of these, or add a group of that type",
             )
-        elif instance and quota.num_accelerators is not None and not instance.accelerator:
+        elif instance and amount.num_accelerators is not None and not instance.accelerator:
             yield Violation(
                 f"{path}.num_accelerators",
-                quota.num_accelerators,
+                amount.num_accelerators,
                 f"{instance.name} has no accelerators",
                 "set num_instances instead",
             )
 
 
-def quotas_name_each_type_once(cluster: EksCluster) -> Iterator[Violation]:
+def slices_are_there(cluster: EksCluster) -> Iterator[Violation]:
+    """Require that slices of a quota have a profile, and that a group of the type is divided into it."""
+    for path, amount in _amounts(cluster):
+        has_number = amount.num_slices is not None
+        if has_number != (amount.mig_profile is not None):
+            missing = "mig_profile" if has_number else "num_slices"
+            given = "num_slices" if has_number else "mig_profile"
+            yield Violation(
+                f"{path}.{given}",
+                getattr(amount, given),
+                f"slices are counted by profile, and {missing} is missing",
+                f"add {missing}, or remove {given}",
+            )
+        groups = [group for group in cluster.instance_groups if amount.instance_type in group.types]
+        profiles = list(dict.fromkeys(group.mig_profile for group in groups if group.mig_profile))
+        if amount.mig_profile is None:
+            if not has_number and groups and all(group.mig_profile for group in groups):
+                yield Violation(
+                    path,
+                    f"a quota of {amount.instance_type} without slices",
+                    f"groups of this type have slices of {', '.join(profiles)}",
+                    "set num_slices and mig_profile",
+                )
+        elif amount.mig_profile not in profiles:
+            yield Violation(
+                f"{path}.mig_profile",
+                amount.mig_profile,
+                f"groups of {amount.instance_type} have "
+                f"{'slices of ' + ', '.join(profiles) if profiles else 'whole GPUs'}",
+                "set mig_profile of a group, or the profile of one here",
+            )
+        elif amount.instance_type in NO_QUOTA_TYPES:
+            yield Violation(
+                f"{path}.mig_profile",
+                amount.mig_profile,
+                f"SageMaker's quotas have no name for slices of {amount.instance_type}",
+                "remove the quota; the jobs of a team without a quota have slices that others lend",
+            )
+
+
+def amounts_name_each_type_once(cluster: EksCluster) -> Iterator[Violation]:
     for team in cluster.teams:
-        types = [quota.instance_type for quota in team.quota]
-        path = f"task_governance.teams[{team.name}].quota"
-        earlier = "an earlier quota of the team has this type"
-        yield from repetitions(path, types, earlier, "merge the two", key=".instance_type")
+        for field, what in (("quota", "quota"), ("borrow_limits", "limit")):
+            types = [amount.instance_type for amount in getattr(team, field)]
+            path = f"task_governance.teams[{team.name}].{field}"
+            earlier = f"an earlier {what} of the team has this type"
+            yield from repetitions(path, types, earlier, "merge the two", key=".instance_type")
 
 
 def quotas_fit_into_the_cluster(cluster: EksCluster) -> Iterator[Violation]:
     """Require enough nodes for all quotas together, because each quota is guaranteed."""
     there: Counter[str] = Counter()
-    for group in cluster.instance_groups:
-        there[group.instance_type] += max(group.num_instances, group.max_instances or 0)
+    for group in _groups_of_whole_gpus(cluster):
+        for name in group.types:
+            there[name] += _most_nodes(group)
     promised: Counter[str] = Counter()
     for _, quota in _quotas(cluster):
         if quota.instance_type in INSTANCE_TYPES and quota.instance_type in there:
@@ -98,6 +160,91 @@ def quotas_fit_into_the_cluster(cluster: EksCluster) -> Iterator[Violation]:
                 f"the instance groups have {there[name] * per_instance}",
                 "reduce the quotas, or add nodes",
             )
+    yield from _shared_nodes_suffice(cluster, there, promised)
+
+
+def slices_fit_into_the_cluster(cluster: EksCluster) -> Iterator[Violation]:
+    there: Counter[tuple[str, str]] = Counter()
+    for group in cluster.instance_groups:
+        for name in group.types:
+            found = slices_of(name).get(group.mig_profile or "")
+            if found:
+                there[name, found.profile] += found.per_node(INSTANCE_TYPES[name]) * _most_nodes(
+                    group
+                )
+    promised: Counter[tuple[str, str]] = Counter()
+    for _, quota in _quotas(cluster):
+        promised[quota.instance_type, quota.mig_profile or ""] += quota.num_slices or 0
+    for kind, amount in promised.items():
+        if kind in there and amount > there[kind]:
+            name, profile = kind
+            yield Violation(
+                "task_governance.teams",
+                f"quotas of {amount} slices {profile} of {name} together",
+                f"the instance groups have {there[kind]}",
+                "reduce the quotas, or add nodes",
+            )
+
+
+def cpus_and_memory_fit_into_the_cluster(cluster: EksCluster) -> Iterator[Violation]:
+    """Check types with a quota that states vCPUs or memory; the others are in proportion to what fits."""
+    there: Counter[str] = Counter()
+    for group in cluster.instance_groups:
+        for name in group.types:
+            there[name] += _most_nodes(group)
+    for name in dict.fromkeys(quota.instance_type for _, quota in _quotas(cluster)):
+        if name not in INSTANCE_TYPES or name not in there:
+            continue
+        instance = INSTANCE_TYPES[name]
+        quotas = [quota for _, quota in _quotas(cluster) if quota.instance_type == name]
+        for field, unit, of_node in (
+            ("vcpus", "vCPUs", float(instance.vcpus)),
+            ("memory_gib", "GiB of memory", instance.memory_gib),
+        ):
+            if all(getattr(quota, field) is None for quota in quotas):
+                continue
+            amount = sum(
+                _nodes(quota) * of_node
+                if getattr(quota, field) is None
+                else float(getattr(quota, field))
+                for quota in quotas
+            )
+            if amount > there[name] * of_node:
+                yield Violation(
+                    "task_governance.teams",
+                    f"quotas of {amount:g} {unit} of {name} together",
+                    f"the instance groups have {there[name] * of_node:g}",
+                    "reduce the quotas, or add nodes",
+                )
+
+
+def _shared_nodes_suffice(
+    cluster: EksCluster, there: Counter[str], promised: Counter[str]
+) -> Iterator[Violation]:
+    """Require that the quotas of several types do not promise a node of their group twice.
+
+    Args:
+        cluster: cluster file.
+        there: most nodes of each type.
+        promised: quotas of each type, in accelerators, or in instances without accelerators.
+    """
+    for group in cluster.instance_groups:
+        if not group.instance_types:
+            continue
+        most = _most_nodes(group)
+        needed = 0
+        for name in group.types:
+            if name in promised:
+                per_instance = INSTANCE_TYPES[name].num_accelerators or 1
+                nodes = ceil(promised[name] / per_instance)
+                needed += max(0, nodes - (there[name] - most))
+        if needed > most:
+            yield Violation(
+                "task_governance.teams",
+                f"quotas of {needed} nodes of {group.types_text} together",
+                f"group {group.name} has {most}, each of one of these types",
+                "reduce the quotas, or add nodes",
+            )
 
 
 def shares_have_an_effect(cluster: EksCluster) -> Iterator[Violation]:
@@ -108,6 +255,13 @@ def shares_have_an_effect(cluster: EksCluster) -> Iterator[Violation]:
                 team.borrow_limit_percent,
                 f"the team borrows nothing with sharing: {team.sharing}",
                 "remove it, or set sharing to lend_and_borrow",
+            )
+        if team.borrow_limits and team.sharing != "lend_and_borrow":
+            yield Violation(
+                f"task_governance.teams[{team.name}].borrow_limits",
+                f"limits of {', '.join(limit.instance_type for limit in team.borrow_limits)}",
+                f"the team borrows nothing with sharing: {team.sharing}",
+                "remove them, or set sharing to lend_and_borrow",
             )
         if (
             team.fair_share_weight
@@ -129,6 +283,22 @@ def _quotas(cluster: EksCluster) -> Iterator[tuple[str, Quota]]:
             yield f"task_governance.teams[{team.name}].quota[{index}]", quota
 
 
+def _amounts(cluster: EksCluster) -> Iterator[tuple[str, Quota]]:
+    """Yield the path and the content of each quota and each limit of borrowing."""
+    yield from _quotas(cluster)
+    for team in cluster.teams:
+        for index, limit in enumerate(team.borrow_limits):
+            yield f"task_governance.teams[{team.name}].borrow_limits[{index}]", limit
+
+
+def _most_nodes(group: EksInstanceGroup) -> int:
+    return max(group.num_instances, group.max_instances or 0)
+
+
+def _groups_of_whole_gpus(cluster: EksCluster) -> list[EksInstanceGroup]:
+    return [group for group in cluster.instance_groups if group.mig_profile is None]
+
+
 def _accelerators_or_instances(quota: Quota) -> int:
     """Return the quota in accelerators, or in instances for a type without accelerators."""
     per_instance = INSTANCE_TYPES[quota.instance_type].num_accelerators
@@ -137,18 +307,41 @@ def _accelerators_or_instances(quota: Quota) -> int:
     return (quota.num_instances or 0) * per_instance + (quota.num_accelerators or 0)
 
 
+def _nodes(quota: Quota) -> float:
+    """Return the share of nodes whose CPUs and memory belong to a quota that does not state them.
+
+    With only one of the two stated, the service allocates the other in proportion (API reference,
+    ComputeQuotaResourceConfig).
+    """
+    instance = INSTANCE_TYPES[quota.instance_type]
+    found = slices_of(quota.instance_type).get(quota.mig_profile or "")
+    if quota.num_slices is not None and found:
+        return quota.num_slices / found.per_node(instance)
+    if quota.num_accelerators is not None:
+        return quota.num_accelerators / max(1, instance.num_accelerators)
+    if quota.num_instances is not None:
+        return quota.num_instances
+    return max((quota.vcpus or 0) / instance.vcpus, (quota.memory_gib or 0) / instance.memory_gib)
+
+
 RULES = (
     # Kueue finds queues and priorities by these names, and the later would replace the earlier.
     names_are_distinct,
     # The synthesis would end with a traceback, or the deployment with CloudFormation's refusal.
     stacks_hold_the_teams,
-    # ComputeQuotaResourceConfig takes Count or Accelerators (API reference).
-    quotas_have_one_measure,
+    # ComputeQuotaResourceConfig takes Count, Accelerators or AcceleratorPartition. VCpu and MemoryInGiB
+    # replace the proportional share of the latter two (API reference).
+    amounts_have_one_measure,
     # Kueue has no flavor for a type that no group has, so no one could ever use the quota.
-    quotas_are_of_types_that_are_there,
+    amounts_are_of_types_that_are_there,
+    # AcceleratorPartitionConfig requires both members, and Kueue would have no such resource on any node.
+    slices_are_there,
     # A quota is the number for its type, so which of two entries applies would be unclear.
-    quotas_name_each_type_once,
+    amounts_name_each_type_once,
     quotas_fit_into_the_cluster,
+    # A guarantee beyond the cluster's slices would make Kueue admit pods that no node can take.
+    slices_fit_into_the_cluster,
+    cpus_and_memory_fit_into_the_cluster,
     # The values would have no effect, so people would wait for nodes in vain.
     shares_have_an_effect,
 )

@@ -5,6 +5,7 @@ from itertools import pairwise
 from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sagemaker as sagemaker
 
+from config.eks_cluster import has_node_memory
 from config.facts import addons
 from config.proxy_environment import proxy_environment
 from config.stack_division import division
@@ -13,6 +14,7 @@ from constructs.eks.job_services import JobProxy, MlflowAccess, TrainingCollecto
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.lustre_volumes import LustreVolumes
 from constructs.eks.nested_teams import TeamStack
+from constructs.eks.node_memory import NodeMemory
 from constructs.eks.observability import ContainerInsights, Observability
 from constructs.eks.task_governance import TaskGovernance
 from constructs.monitoring.managed_mlflow import ManagedMlflow
@@ -64,6 +66,10 @@ class ClusterServices(Construct):
         in_namespaces: list[IConstruct] = [
             kubernetes.manifest(self, "JobRoles", job_roles(parts.namespaces))
         ]
+        memory: NodeMemory | None = None
+        if has_node_memory(settings):
+            memory = NodeMemory(self, "NodeMemory", kubernetes=kubernetes)
+            in_namespaces.append(memory)
         others: list[IConstruct] = [volumes]
         if settings.training_operator == "hyperpod":
             others.append(
@@ -107,6 +113,7 @@ class ClusterServices(Construct):
                 kubernetes=kubernetes,
                 governance=governance,
                 volumes=volumes,
+                memory=memory,
                 environment=environment,
                 has_collector=metrics is not None,
             )

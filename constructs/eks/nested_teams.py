@@ -9,6 +9,7 @@ from constructs import Construct
 from constructs.eks.job_services import JobProxy, MlflowAccess
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from constructs.eks.lustre_volumes import LustreVolumes
+from constructs.eks.node_memory import NodeMemory
 from constructs.eks.task_governance import TaskGovernance
 from manifests.job_access import job_bindings
 from manifests.training_collector import collector_bindings
@@ -27,6 +28,7 @@ class TeamStack(NestedStack):
         kubernetes: KubernetesCluster,
         governance: TaskGovernance,
         volumes: LustreVolumes,
+        memory: NodeMemory | None,
         environment: MlflowAccess | JobProxy | None,
         has_collector: bool,
     ) -> None:
@@ -40,6 +42,7 @@ class TeamStack(NestedStack):
             kubernetes: cluster of the jobs.
             governance: policy of the quotas.
             volumes: volumes of the namespaces.
+            memory: folders of the namespaces in the memory of nodes, if the cluster has any.
             environment: variables of jobs, if the cluster has any.
             has_collector: whether the cluster collects metrics of trainings.
         """
@@ -49,6 +52,8 @@ class TeamStack(NestedStack):
         for team in teams:
             governance.add_team(governed, team)
         volumes.add_namespaces(Construct(self, "Lustre"), namespaces, after=governed)
+        if memory:
+            memory.add_namespaces(Construct(self, "NodeMemory"), namespaces, after=[governed])
         bindings = job_bindings(namespaces, suffix=f"-{number}")
         if has_collector:
             bindings += collector_bindings(namespaces)

@@ -6,7 +6,6 @@ from aws_cdk import CfnOutput, Stack
 
 from config.eks_cluster import EksCluster
 from config.facts import addons
-from config.facts.instance_catalogue import instance_type
 from constructs import Construct
 from constructs.eks.kubernetes_cluster import KubernetesCluster, configuration_text
 from constructs.eks.pod_role import PodRole
@@ -98,7 +97,7 @@ def _levels(settings: EksCluster) -> dict[str, str]:
         return levels
     if settings.task_governance is not None:
         levels["taskGovernanceMetrics"] = "ADVANCED"
-    if any(instance_type(group.instance_type).num_efa for group in settings.instance_groups):
+    if any(group.hardware.num_efa for group in settings.instance_groups):
         levels["networkMetrics"] = "ADVANCED"
     return levels
 

@@ -13,9 +13,10 @@ from aws_cdk import aws_ssm as ssm
 
 from config.eks_cluster import EksCluster
 from config.facts import addons
+from config.facts.gpu_slices import slices_of
 from config.resource_names import POD_SECURITY, ResourceNames, tags_of
 from config.stack_division import division
-from config.task_governance import BORROW_LIMIT_PERCENT, Team, team_namespace
+from config.task_governance import BORROW_LIMIT_PERCENT, Quota, Team, team_namespace
 from config.task_governance import TaskGovernance as Settings
 from constructs import Construct, IDependable
 from constructs.custom_resource import ResourceProvider
@@ -189,13 +190,9 @@ def _quota(cluster_name: str, team: Team) -> dict[str, Any]:
     sharing: dict[str, Any] = {"Strategy": _SHARING[team.sharing]}
     if team.sharing == "lend_and_borrow":
         sharing["BorrowLimit"] = team.borrow_limit_percent or BORROW_LIMIT_PERCENT
-    resources: list[dict[str, Any]] = []
-    for quota in team.quota:
-        if quota.num_instances is None:
-            amount = {"Accelerators": quota.num_accelerators}
-        else:
-            amount = {"Count": quota.num_instances}
-        resources.append({"InstanceType": quota.instance_type, **amount})
+        if team.borrow_limits:
+            sharing["AbsoluteBorrowLimits"] = [_resources(limit) for limit in team.borrow_limits]
+    resources = [_resources(quota) for quota in team.quota]
     return {
         "Name": f"{cluster_name}-{team.name}"[:MAX_QUOTA_NAME].rstrip("-"),
         "ActivationState": "Enabled",
@@ -206,3 +203,20 @@ def _quota(cluster_name: str, team: Team) -> dict[str, Any]:
             "PreemptTeamTasks": _PREEMPTION[team.preemption],
         },
     }
+
+
+def _resources(quota: Quota) -> dict[str, Any]:
+    """Return an amount of one instance type as ``ComputeQuotaResourceConfig``."""
+    partition = None
+    if quota.mig_profile is not None:
+        found = slices_of(quota.instance_type)[quota.mig_profile]
+        partition = {"Type": found.quota_type, "Count": quota.num_slices}
+    values = {
+        "Count": quota.num_instances,
+        "Accelerators": quota.num_accelerators,
+        "AcceleratorPartition": partition,
+        "VCpu": quota.vcpus,
+        "MemoryInGiB": quota.memory_gib,
+    }
+    given = {name: value for name, value in values.items() if value is not None}
+    return {"InstanceType": quota.instance_type, **given}

@@ -8,7 +8,8 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_sagemaker as sagemaker
 
-from config.cluster import Cluster, InstanceGroup, zone_ids, zone_of
+from config.cluster import Cluster, InstanceGroup, RollingUpdate, zone_ids, zone_of
+from config.facts.instance_catalogue import any_of
 from config.facts.registry import has_list_price
 from constructs import Construct
 from constructs.policy.findings import acknowledge
@@ -58,10 +59,12 @@ class HyperPodCluster(Construct):
 
 def price_warning(cluster: Cluster, group: InstanceGroup) -> str | None:
     """Return a warning if a type without a list price in the region is not reserved by a training plan."""
-    if group.training_plan_arn or has_list_price(group.instance_type, cluster.region):
+    unpriced = [name for name in group.types if not has_list_price(name, cluster.region)]
+    if group.training_plan_arn or not unpriced:
         return None
+    field = "instance_types" if group.instance_types else "instance_type"
     return (
-        f"instance_groups[{group.name}].instance_type: HyperPod's price list has no {group.instance_type} in "
+        f"instance_groups[{group.name}].{field}: HyperPod's price list has no {any_of(unpriced)} in "
         f"{cluster.region}, so that it may need a training plan or a private offer; `make preflight` checks "
         "the offers of the account"
     )
@@ -94,12 +97,12 @@ def instance_group(
     override_vpc_config = None
     if group.availability_zone_id:
         override_vpc_config = _vpc_config(network, group.availability_zone_id)
-    auto_patch_config: dict[str, str] | None = None
-    if group.auto_patch != "none":
-        auto_patch_config = {"patchingStrategy": _PATCHING[group.auto_patch]}
     return Group(
         instance_group_name=group.name,
         instance_type=group.instance_type,
+        instance_requirements=(
+            {"instanceTypes": group.instance_types} if group.instance_types else None
+        ),
         instance_count=group.num_instances,
         min_instance_count=group.min_instances,
         execution_role=role.role_arn,
@@ -108,12 +111,44 @@ def instance_group(
         training_plan_arn=group.training_plan_arn,
         override_vpc_config=override_vpc_config,
         image_id=group.image_id,
-        auto_patch_config=auto_patch_config,
+        auto_patch_config=_auto_patch_config(group),
+        scheduled_update_config=_scheduled_update_config(group),
         # Without capacity requirements the service provides on-demand capacity.
         capacity_requirements={"spot": {}} if group.capacity == "spot" else None,
         network_interface={"interfaceType": "efa-only"} if group.efa_only else None,
         **properties,
     )
+
+
+def _auto_patch_config(group: InstanceGroup) -> dict[str, Any] | None:
+    """Return what patches the group automatically; batches apply to nodes that are patched one by one."""
+    if group.auto_patch == "none":
+        return None
+    config: dict[str, Any] = {"patchingStrategy": _PATCHING[group.auto_patch]}
+    if group.rolling_update and group.auto_patch == "when_idle":
+        config["deploymentConfig"] = _deployment_config(group.rolling_update)
+    return config
+
+
+def _scheduled_update_config(group: InstanceGroup) -> dict[str, Any] | None:
+    if group.scheduled_update is None:
+        return None
+    config: dict[str, Any] = {"scheduleExpression": group.scheduled_update}
+    if group.rolling_update:
+        config["deploymentConfig"] = _deployment_config(group.rolling_update)
+    return config
+
+
+def _deployment_config(batches: RollingUpdate) -> dict[str, Any]:
+    size = {"type": batches.batch_size.unit, "value": batches.batch_size.value}
+    config: dict[str, Any] = {
+        "rollingUpdatePolicy": {"maximumBatchSize": size, "rollbackMaximumBatchSize": size},
+        "waitIntervalInSeconds": batches.wait_seconds,
+    }
+    if batches.rollback_alarms:
+        alarms = [{"alarmName": name} for name in batches.rollback_alarms]
+        config["autoRollbackConfiguration"] = alarms
+    return config
 
 
 def _vpc_config(network: Network, zone_id: str | None) -> sagemaker.CfnCluster.VpcConfigProperty:

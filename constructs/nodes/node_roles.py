@@ -153,6 +153,15 @@ def node_statements(
         ),
         *registry_statements(repository.repository_arn, sid="PullImages"),
     ]
+    if any(
+        group.rolling_update and group.rolling_update.rollback_alarms
+        for group in cluster.instance_groups
+    ):
+        alarms = f"arn:{stack.partition}:cloudwatch:{stack.region}:{stack.account}:alarm:*"
+        why = "the service reads alarms that users name, and lists them in its own way"
+        statements.append(
+            Statement("ReadRollbackAlarms", ["cloudwatch:DescribeAlarms"], [alarms], why=why)
+        )
     if key:
         statements += key_statements(stack, key.key_arn)
     return statements
@@ -311,8 +320,7 @@ def eks_node_statements(stack: Stack, network: Network, cluster_arn: str) -> lis
     """Return the additional permissions of nodes on EKS.
 
     These are the statements of HyperPod's documented role for EKS ("IAM role for SageMaker HyperPod"),
-    narrowed to this cluster. They include those of the VPC CNI, which uses the node's role, but not those for
-    alarms that roll back updates.
+    narrowed to this cluster. They include those of the VPC CNI, which uses the node's role.
     """
     ec2_arn = f"arn:{stack.partition}:ec2:{stack.region}:{stack.account}"
     interfaces = f"{ec2_arn}:network-interface/*"

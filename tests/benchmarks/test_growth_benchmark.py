@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.case import Line, read_lines
+from benchmarks.derived import growth
 from benchmarks.growth import __main__ as command
 from benchmarks.growth.arithmetic import Point, exponent, extrapolated
 from benchmarks.growth.row import GPUS, NODES, PROTEINS, Costs, Row
 from benchmarks.growth.rows import ROWS
-from benchmarks.growth.table import row_points, table_rows
+from benchmarks.growth.table import STAGE, row_points, table_rows
 from benchmarks.report import tables, write_tables
 from tools.plan import tried
 
@@ -167,3 +168,28 @@ def test_the_tried_proteins_are_those_of_the_lines(lines: list[Line]) -> None:
     for name in ("prepare", "resume"):
         sizes = [int(line["size"]) for line in lines if line["contestant"] == name]
         assert max(sizes) == tried.PROTEINS.most, name
+
+
+def test_the_table_names_the_machine_of_each_kind_of_work() -> None:
+    def line(name: str, size: int, device: str, cost: float) -> Line:
+        versions = {"cpu_cores": 2, "torch": "2", "python": "3"}
+        values = {"stage": STAGE, "size": str(size), "contestant": name, "device": device}
+        return {
+            **values,
+            "versions": versions,
+            "commit": "abcdef012",
+            "note": "",
+            "figures": {"s": cost},
+        }
+
+    [first, second, *_] = ROWS
+    lines = [line(row.name, size, "old", 1.0) for row in (first, second) for size in row.sizes]
+    lines += [line(second.name, size, "new", 2.0) for size in second.sizes]
+    table = growth(lines)
+    assert [row["work"] for row in table.rows] == [first.title, second.title]
+    assert table.rows[1]["cost (size) that was run"].startswith("2 (")
+    assert table.note.startswith("Measured on old (2 cores)")
+    assert table.note.endswith(
+        "Measured on new (2 cores), torch 2, Python 3; commit abcdef0. This machine is that of: "
+        f"{second.title}."
+    )

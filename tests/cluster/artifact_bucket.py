@@ -59,7 +59,7 @@ class ArtifactBucket:
         wait_until(
             lambda: aws_services.READY in self._log.read_text(),
             f"the cluster's AWS; see {self._log}",
-            seconds=60,
+            seconds=240,
         )
 
     def publish(self, settings: dict[str, Any], **deployment: Any) -> str:
@@ -103,7 +103,7 @@ class ArtifactBucket:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             check=True,
-            timeout=60,
+            timeout=240,
             text=True,
         )
         return done.stdout

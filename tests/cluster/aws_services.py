@@ -13,7 +13,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import boto3
+from moto.core import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
 from moto.server import ThreadedMotoServer
 
 from tests.cluster.island import GATEWAY, METADATA_ADDRESS, METADATA_ADDRESS_6
@@ -77,20 +78,13 @@ def main(folder: Path) -> None:
     ):
         threading.Thread(target=server.serve_forever, daemon=True).start()
     ThreadedMotoServer(ip_address=GATEWAY, port=PORT, verbose=False).start()
-    s3 = boto3.client(
-        "s3",
-        region_name=REGION,
-        endpoint_url=f"http://{GATEWAY}:{PORT}",
-        aws_access_key_id="uploads",
-        aws_secret_access_key="uploads",
-    )
+    # Stored directly, since a request for each of the hundreds of files takes milliseconds.
+    s3 = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
     for bucket in folder.iterdir():
-        s3.create_bucket(
-            Bucket=bucket.name, CreateBucketConfiguration={"LocationConstraint": REGION}
-        )
+        s3.create_bucket(bucket.name, REGION)
         for file in sorted(bucket.rglob("*")):
             if file.is_file():
-                s3.upload_file(str(file), bucket.name, str(file.relative_to(bucket)))
+                s3.put_object(bucket.name, str(file.relative_to(bucket)), file.read_bytes())
     print(READY, flush=True)
     threading.Event().wait()
 

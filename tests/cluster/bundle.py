@@ -93,7 +93,7 @@ def write_downloads(folder: Path) -> None:
 def version_of(program: str) -> str:
     """Version that the program reports, in its own metrics too."""
     said = subprocess.run(
-        [program, "--version"], capture_output=True, text=True, check=True, timeout=30
+        [program, "--version"], capture_output=True, text=True, check=True, timeout=240
     ).stdout
     return said.split("version ")[1].split()[0]
 

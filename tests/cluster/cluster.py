@@ -111,6 +111,14 @@ class Cluster:
         """End a machine as if its hardware failed; it stays a member until the service replaces it."""
         machine.kill()
 
+    def bring_back(self, machine: Machine) -> None:
+        """Boot a machine again, as the service does after an update of its software."""
+        machine.boot()
+        machine.wait_until_up()
+        for prepare in self.before_slurm:
+            prepare(machine)
+        self._start_slurmd(machine)
+
     def replace(self, machine: Machine) -> Machine:
         """Replace a failed node as the service does: another machine and address, the same group."""
         old = next(member for member in self.members if member.machine is machine)
@@ -138,7 +146,7 @@ class Cluster:
             )
             return set(found) == names and set(found.values()) <= set(states)
 
-        wait_until(are_so, f"all nodes to be {' or '.join(states)} in Slurm", seconds=180)
+        wait_until(are_so, f"all nodes to be {' or '.join(states)} in Slurm", seconds=240)
 
     def start_slurmctld(self) -> None:
         self.controller.run(["systemctl", "start", "slurmctld.service"])

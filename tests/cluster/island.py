@@ -82,7 +82,7 @@ class Island:
         )
         self._init = child_of(self._process)
         wait_until(
-            (self.folder / "ready").is_dir, "namespaces with a network of their own", seconds=30
+            (self.folder / "ready").is_dir, "namespaces with a network of their own", seconds=240
         )
         return self
 
@@ -94,8 +94,10 @@ class Island:
     ) -> None:
         assert self._process
         self._process.kill()
-        self._process.wait(timeout=30)
-        wait_until(lambda: not psutil.pid_exists(self._init), "the end of all machines", seconds=30)
+        self._process.wait(timeout=240)
+        wait_until(
+            lambda: not psutil.pid_exists(self._init), "the end of all machines", seconds=240
+        )
         shutil.rmtree(self._mount_point)
 
     @property
@@ -134,12 +136,12 @@ class Island:
 
 
 def _batch(command: list[str], lines: list[str]) -> None:
-    subprocess.run(command, input="\n".join(lines), text=True, check=True, timeout=30)
+    subprocess.run(command, input="\n".join(lines), text=True, check=True, timeout=240)
 
 
 def child_of(process: subprocess.Popen[bytes]) -> int:
     """The process that a chain of nsenter and unshare ends in, once its last one has forked."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise RuntimeError(f"{process.args!r} ended with {process.returncode}")

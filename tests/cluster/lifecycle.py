@@ -33,14 +33,26 @@ class Lifecycle:
     """Hash of the scripts in the bucket for new nodes."""
     first_runs: dict[str, Result] = field(default_factory=dict)
 
-    def run(self, machine: Machine, *, patience: float = PATIENCE) -> Result:
-        """Run the scripts, fetched once, whatever their status is. ``patience`` multiplies their waits."""
+    def run(self, machine: Machine, *, patience: float = PATIENCE, step: str = "") -> Result:
+        """Run the scripts, fetched once, whatever their status is.
+
+        ``patience`` multiplies their waits. With ``step``, only this step runs.
+        """
         return machine.run(
             ["bash", "-euc", _RUN, "agent", BUCKET, self.prefix],
-            environment={**_ENVIRONMENT, "LIFECYCLE_PATIENCE": str(patience)},
+            environment={
+                **_ENVIRONMENT,
+                "LIFECYCLE_PATIENCE": str(patience),
+                "NODE_SETUP_STEPS": step,
+            },
             check=False,
             seconds=240,
         )
+
+    @property
+    def folder(self) -> str:
+        """Folder of the scripts on each node."""
+        return f"/tmp/{BUCKET}/{self.prefix}"
 
     def run_on_all(self, cluster: Cluster) -> dict[str, Result]:
         """On all nodes at once, as when they start together: those that need the controller wait for it."""

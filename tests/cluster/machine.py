@@ -97,7 +97,7 @@ class Machine:
             )
         entered = child_of(self._process)
         wait_until(
-            lambda: psutil.Process(entered).children(), f"{self.hostname}'s init", seconds=30
+            lambda: psutil.Process(entered).children(), f"{self.hostname}'s init", seconds=240
         )
         self._init = psutil.Process(entered).children()[0].pid
         # Another name each time: the last one's interface may not be gone yet.
@@ -113,7 +113,7 @@ class Machine:
             state = self.run(["systemctl", "is-system-running"], check=False).output.strip()
             return state in ("running", "degraded")
 
-        wait_until(is_up, f"{self.hostname} to be up; see {self.console}", seconds=60)
+        wait_until(is_up, f"{self.hostname} to be up; see {self.console}", seconds=240)
         # What systemd says from now on belongs to its units' logs.
         self.run(["systemctl", "log-target", "journal"])
 
@@ -140,7 +140,7 @@ class Machine:
         environment: Mapping[str, str] | None = None,
         text: str | None = None,
         check: bool = True,
-        seconds: float = 60,
+        seconds: float = 240,
     ) -> Result:
         """Run a command, as root unless ``user`` says otherwise, with ``text`` as its input.
 
@@ -181,7 +181,7 @@ class Machine:
         if self._process:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._init, signal.SIGKILL)
-            self._process.wait(timeout=30)
+            self._process.wait(timeout=240)
             self._process = None
         self._remove_cgroups()
 

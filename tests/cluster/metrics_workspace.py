@@ -36,7 +36,7 @@ class MetricsWorkspace:
                 start_new_session=True,
             )
         wait_until(
-            lambda: self._get("/-/ready"), f"the metrics' workspace; see {self._log}", seconds=60
+            lambda: self._get("/-/ready"), f"the metrics' workspace; see {self._log}", seconds=240
         )
 
     def query(self, expression: str) -> list[dict[str, Any]]:
@@ -56,6 +56,6 @@ class MetricsWorkspace:
         """The answer; nothing if there is none."""
         curl = ["curl", "--silent", "--fail", "--max-time", "10", _URL + path]
         done = subprocess.run(
-            self._island.command(curl), capture_output=True, text=True, timeout=20
+            self._island.command(curl), capture_output=True, text=True, timeout=240
         )
         return done.stdout

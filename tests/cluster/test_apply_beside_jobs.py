@@ -56,7 +56,7 @@ def beside(cluster: Cluster, lifecycle: Lifecycle) -> Iterator[str]:
         "--job-name=beside",
     ]
     job_id = controller.run([*job, "--output=/dev/null", "--wrap=srun sleep 600"]).output.strip()
-    wait_until(lambda: state(controller, job_id) == "R", "the job to run", seconds=60)
+    wait_until(lambda: state(controller, job_id) == "R", "the job to run", seconds=240)
     yield job_id
     controller.run(["scancel", job_id])
     cluster.wait_for_slurm()
@@ -101,7 +101,7 @@ def test_a_node_that_failed_is_held_reached_again_and_given_back(
             job_id not in controller.run(["squeue", "--noheader", "--format=%i"]).output.split()
         ),
         "the job to have run",
-        seconds=60,
+        seconds=240,
     )
     assert (
         controller.run(["scontrol", "show", "reservation"]).output.strip()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -22,10 +22,12 @@ class Controller(HeadNode):
     """Controller on which a script runs without a session."""
 
     machine: Machine | None = None
+    environment: Mapping[str, str] | None = None
 
     def run_as_root(self, script: str, arguments: Sequence[str], say: Callable[[str], None]) -> int:
         assert self.machine
-        result = self.machine.run(["bash", "-c", script, "script", *arguments], check=False)
+        command = ["bash", "-c", script, "script", *arguments]
+        result = self.machine.run(command, environment=self.environment, check=False)
         for line in result.output.splitlines():
             say(line)
         return result.status
@@ -70,7 +72,7 @@ def test_a_node_is_drained_beside_its_job_and_resumed(
     command = ["sbatch", "--parsable", "--partition=gpu", f"--nodelist={worker.host_name}"]
     command += ["--chdir=/tmp", "--job-name=long", "--wrap=sleep 300"]
     job = cluster.controller.run(command).output.strip()
-    wait_until(lambda: bool(placement.jobs([worker])), "the job to start", seconds=60)
+    wait_until(lambda: bool(placement.jobs([worker])), "the job to start", seconds=240)
     (line,) = placement.jobs([worker])
     assert line.startswith(f"job {job} of root on {worker.host_name}, running for 0:")
     assert line.endswith(": long")
@@ -82,9 +84,9 @@ def test_a_node_is_drained_beside_its_job_and_resumed(
     assert state(cluster, worker).endswith(REASON)
 
     cluster.controller.run(["scancel", job])
-    wait_until(lambda: not placement.jobs([worker]), "the job to end", seconds=60)
+    wait_until(lambda: not placement.jobs([worker]), "the job to end", seconds=240)
     placement.resume([worker])
-    wait_until(lambda: state(cluster, worker).startswith("idle"), "the node", seconds=60)
+    wait_until(lambda: state(cluster, worker).startswith("idle"), "the node", seconds=240)
 
 
 def test_a_node_that_slurm_lacks_is_left_out(placement: SlurmPlacement) -> None:

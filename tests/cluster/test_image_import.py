@@ -111,7 +111,7 @@ def test_two_who_import_get_one_file_and_jobs_take_it(cluster: Cluster, referenc
         0o644,
     )
     # Accounting gets the record a little later.
-    wait_until(lambda: len(accounted(cluster)) == 2, "the imports in accounting", seconds=180)
+    wait_until(lambda: len(accounted(cluster)) == 2, "the imports in accounting", seconds=240)
     assert all(
         line.startswith("root|") and "cpu=4" in line and "gpu" not in line
         for line in accounted(cluster)

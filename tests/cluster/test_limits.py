@@ -29,7 +29,7 @@ def wait_for_options(cluster: Cluster) -> None:
     wait_until(
         lambda: partition(cluster, "gpu").items() >= OPTIONS.items(),
         "the options of the partition to be set",
-        seconds=90,
+        seconds=240,
     )
 
 
@@ -51,7 +51,7 @@ def test_jobs_above_the_time_of_their_partition_wait(
     wait_until(
         lambda: reasons(cluster, f"--jobs={job}") == {"PENDING PartitionTimeLimit"},
         "the job to wait for another limit",
-        seconds=30,
+        seconds=240,
     )
     cluster.controller.run(["scancel", job])
 
@@ -64,7 +64,7 @@ def test_jobs_above_the_limit_of_their_qos_wait(cluster: Cluster, lifecycle: Lif
             == {"RUNNING None", "PENDING QOSMaxJobsPerUserLimit"}
         ),
         "one of two jobs to run",
-        seconds=30,
+        seconds=240,
     )
     cluster.controller.run(["scancel", *jobs])
     cluster.wait_for_slurm()

@@ -43,6 +43,6 @@ def test_slurms_daemons_write_to_the_new_log_after_a_rotation(
         wait_until(
             lambda: controller.run(["test", "-s", log], check=False).status == 0,
             f"{log}",
-            seconds=30,
+            seconds=240,
         )
     assert controller.run(["ls", f"{log}.1", f"{log}.2.gz"]).status == 0

@@ -11,7 +11,7 @@ from tests.cluster.patience import wait_until
 
 CONFIG = "/etc/prometheus-agent/prometheus.yml"
 # Twice what lies between two scrapes.
-SECONDS = 90
+SECONDS = 240
 
 
 def test_prometheus_accepts_its_configuration(cluster: Cluster, lifecycle: Lifecycle) -> None:

@@ -19,7 +19,7 @@ def test_services_and_rules_come_back(cluster: Cluster, lifecycle: Lifecycle) ->
     assert login.run([*CURL], user="ben", check=False).status == CURL_WAS_REFUSED
     metrics = ["curl", "--silent", "--fail", f"http://{login.address}:9100/metrics"]
     wait_until(
-        lambda: login.run(metrics, check=False).status == 0, "the exporter to answer", seconds=30
+        lambda: login.run(metrics, check=False).status == 0, "the exporter to answer", seconds=240
     )
     assert login.run(["id", "--user", "ben"]).output == "2002\n"
     assert login.run(["bash", "-c", "echo ~ben"]).output == "/fsx/home/ben\n"

@@ -62,7 +62,7 @@ def test_accounting_and_queue_survive_a_patch(cluster: Cluster, controller: Mach
             in controller.run(["sacct", "-n", "-X", "--format=state", f"--name={DONE}"]).output
         ),
         "the job to be accounted",
-        seconds=60,
+        seconds=240,
     )
 
     controller.run(["bash", "-c", block_with("mysqldump")], seconds=120)

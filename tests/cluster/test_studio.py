@@ -113,7 +113,7 @@ class Studio:
                 self._sqs("delete-message", *url, "--receipt-handle", message["ReceiptHandle"])
             return bool(found)
 
-        wait_until(answered, f"an acknowledgement of {action} {profile}", seconds=90)
+        wait_until(answered, f"an acknowledgement of {action} {profile}", seconds=240)
         return found[0]
 
     def _sqs(self, *arguments: str) -> str:
@@ -312,7 +312,7 @@ def test_a_login_space_has_the_controllers_slurm(cluster: Cluster, space: Machin
     wait_until(
         lambda: job in in_space(space, listed).split(),
         f"job {job} in sacct of the space",
-        seconds=60,
+        seconds=240,
     )
 
 

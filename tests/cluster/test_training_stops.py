@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from seqlm.launch.progress import newest_checkpoint
+from seqlm.training.memory.template import NAME
 from tests.cluster.cluster import Cluster
 from tests.cluster.lifecycle import Lifecycle
 from tests.cluster.machine import Machine
@@ -39,6 +40,11 @@ from tests.workloads.training.training_runs import lines, losses
 
 TRAIN = r"-m seqlm train "
 AGENT = r"-m seqlm\.launch\.node_agent "
+LIST = """
+for process in $(pgrep --uid "$1" --full -- "$2"); do
+    [ "$(cat "/proc/$process/comm")" = "$3" ] || echo "$process"
+done
+"""
 HANG_SECONDS = 15
 SECONDS_TO_SCRAPE = 180
 """Interval of queries to Slurm for jobs, and to a job for its metrics."""
@@ -94,7 +100,7 @@ class Jobs:
         self.wait_for("start 1, on ")
         node = self.nodes[-1]
         wait_until(
-            lambda: processes_of(node, TRAIN),
+            lambda: has_template(node) and processes_of(node, TRAIN),
             f"a process that trains: {self.log}",
             seconds=240,
             pause_seconds=0.5,
@@ -109,8 +115,14 @@ class Jobs:
 
 
 def processes_of(machine: Machine, module: str) -> list[str]:
-    """Their numbers on the machine."""
-    return machine.run(["pgrep", "--uid", USER, "--full", "--", module], check=False).output.split()
+    """Their numbers on the machine, without the template, whose command is the same."""
+    return machine.run(["sh", "-c", LIST, "sh", USER, module, NAME]).output.split()
+
+
+def has_template(machine: Machine) -> bool:
+    """Whether the template runs and has its name: without it, it looks like a process that trains."""
+    found = machine.run(["pgrep", "--uid", USER, "--exact", "--", NAME], check=False)
+    return found.status == 0
 
 
 def through_its_limit(
@@ -132,7 +144,7 @@ def through_its_limit(
     wait_until(
         lambda: running.items() <= job_of(cluster, job).items(),
         "a start with time",
-        seconds=120,
+        seconds=240,
         pause_seconds=1,
     )
     reached = newest_checkpoint(run_dir)
@@ -173,7 +185,7 @@ def test_a_killed_process_is_started_again(jobs: Jobs) -> None:
     node, _ = jobs.signal_at_next_checkpoint("KILL", TRAIN)
     jobs.wait_for("crash 1 of 3")
     said = rf"crash 1 of 3 since step \d+: {node.hostname}, process 1: status 137\n"
-    wait_until(lambda: re.search(said, jobs.log), "what is said of the crash", seconds=10)
+    wait_until(lambda: re.search(said, jobs.log), "what is said of the crash", seconds=240)
 
 
 def test_no_process_outlives_its_torchrun(jobs: Jobs) -> None:
@@ -258,7 +270,7 @@ def test_a_job_that_lacks_a_node_waits_for_the_new_one_which_is_scraped(
     wait_until(
         lambda: new.hostname in workspace.instances('up{job="node"} == 1'),
         "the new node's metrics",
-        seconds=150,
+        seconds=240,
     )
     assert lost.address not in cluster.controller.read(NODE_LIST)
     wait_for_end(cluster, waiting, cluster.shared / "waited")

@@ -40,7 +40,7 @@ def ended(cluster: Cluster, job: str) -> dict[str, str]:
     wait_until(
         lambda: shown()[2:3] not in ([], ["PENDING"], ["RUNNING"]),
         f"the end of job {job}",
-        seconds=60,
+        seconds=240,
     )
     return dict(zip(fields, shown(), strict=True))
 
@@ -98,7 +98,7 @@ def bens_job(cluster: Cluster, lifecycle: Lifecycle) -> Iterator[Machine]:
             "RUNNING" in cluster.controller.run(["squeue", "--format=%T", f"--jobs={job}"]).output
         )
 
-    wait_until(runs, "ben's job to run", seconds=30)
+    wait_until(runs, "ben's job to run", seconds=240)
     yield worker
     cluster.controller.run(["scancel", job])
     cluster.wait_for_slurm()

@@ -32,13 +32,21 @@ AWS_BOUNDS: dict[str, tuple[str, str]] = {
     "Iam.role_path": ("iam", "pathType"),
     "InstanceGroup.ebs_gib": (SAGEMAKER, "ClusterEbsVolumeSizeInGB"),
     "InstanceGroup.execution_role": (SAGEMAKER, "RoleArn"),
+    "InstanceGroup.instance_types": (SAGEMAKER, "ClusterInstanceTypes"),
     "InstanceGroup.min_instances": _COUNT,
     "InstanceGroup.name": (SAGEMAKER, "ClusterInstanceGroupName"),
     "InstanceGroup.num_instances": _COUNT,
+    "InstanceGroup.scheduled_update": (SAGEMAKER, "CronScheduleExpression"),
     "LustreFileSystem.backup_days": _BACKUPS,
+    "RollingUpdate.max_nodes": _COUNT,
+    "RollingUpdate.rollback_alarms": (SAGEMAKER, "AutoRollbackAlarms"),
+    "RollingUpdate.wait_seconds": (SAGEMAKER, "WaitTimeIntervalInSeconds"),
     "PriorityClass.weight": (SAGEMAKER, "PriorityWeight"),
     "Quota.num_accelerators": (SAGEMAKER, "AcceleratorsAmount"),
     "Quota.num_instances": (SAGEMAKER, "InstanceCount"),
+    "Quota.num_slices": (SAGEMAKER, "AcceleratorPartitionConfigCountInteger"),
+    "Quota.memory_gib": (SAGEMAKER, "MemoryInGiBAmount"),
+    "Quota.vcpus": (SAGEMAKER, "VCpuAmount"),
     "Saml.email_attribute": _ASSERTION,
     "Saml.login_attribute": _ASSERTION,
     "Saml.name_attribute": _ASSERTION,
@@ -53,6 +61,7 @@ AWS_BOUNDS: dict[str, tuple[str, str]] = {
     "Kubernetes.existing": ("eks", "ClusterName"),
     "Taint.key": (SAGEMAKER, "ClusterKubernetesTaintKey"),
     "TaskGovernance.priority_classes": (SAGEMAKER, "PriorityClassList"),
+    "Team.borrow_limits": (SAGEMAKER, "AbsoluteBorrowLimitResourceList"),
     "Team.fair_share_weight": (SAGEMAKER, "FairShareWeight"),
     "Team.quota": (SAGEMAKER, "ComputeQuotaResourceConfigList"),
 }
@@ -130,6 +139,9 @@ REASONS: dict[str, str] = {
     "LustreFileSystem.mount_path": (
         "systemd escapes the path into the name of a mount unit, which has 255 characters"
     ),
+    "MemoryStates.percent": (
+        "HyperPod's guide requires 20 of 100 percent; a pod of a job needs the rest, less 15 for Kubernetes"
+    ),
     "NewVpc.availability_zone_ids": "the plan of addresses has small subnets for three zones",
     "NewVpc.private_prefix_length": "a /16 with three zones; below /26 no file system and node fit",
     "Observability.emails": (
@@ -149,7 +161,9 @@ REASONS: dict[str, str] = {
     "Proxy.url": "longest name of DNS, 255 characters, which includes scheme and port here",
     "Qos.name": _ACCOUNT_NAME,
     "Qos.priority": "Slurm stores 32 bits; half of them hold in programs with a sign",
+    "RollingUpdate.max_percent": "a batch has one part in a hundred at least, and all nodes at most",
     "Saml.metadata_url": "IdpMetadataUrl of Grafana's API has up to 2048 characters",
+    "SlurmInstanceGroup.weight": "orders need few numbers; Slurm itself stores 32 bits",
     "SlurmStudio.profiles": "as in Studio, which has the reason for both",
     "SlurmStudioProfile.cluster_user": _USER_NAME,
     "Studio.profiles": "each has up to six resources, and a stack of CloudFormation holds 500",

@@ -77,6 +77,20 @@ CASES += [
         ],
     },
     {
+        "name": "no room for the label of slices",
+        "base": "eks-p5",
+        "changes": {
+            "kubernetes.access": [],
+            "task_governance": None,
+            "instance_groups[p5].mig_profile": "1g.10gb",
+            "instance_groups[p5].labels": {f"label-{number}": "x" for number in range(50)},
+        },
+        "errors": [
+            "instance_groups[p5].labels: got 50 labels; the label of mig_profile is one of the 50 that "
+            "SageMaker accepts; remove a label"
+        ],
+    },
+    {
         "name": "a long list in place of a text",
         "base": "small",
         "changes": {"region": [{"name": f"item-{number}"} for number in range(100)]},

@@ -287,6 +287,10 @@ EKS_EDGES: dict[str, tuple[str, dict[str, Any]]] = {
         "eks-p5",
         {"instance_groups[p5].labels": {"nvidia.com/mig.config": "all-1g.10gb"}},
     ),
+    "batches for updates by hand alone": (
+        "eks",
+        {"instance_groups[workers].rolling_update": {"max_percent": 100, "wait_seconds": 3600}},
+    ),
     "pinned release": ("eks", {"instance_groups[workers].image_release_version": "1.2.3"}),
     "teams that borrow and have nothing": (
         "eks",
@@ -337,6 +341,8 @@ EKS_EDGES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "mails alone": ("eks", {"observability": {"emails": ["hpc@example.com"]}}),
     "nothing to watch": ("eks", {"prometheus": False}),
+    "states on nodes": ("eks", {"memory_states": {}}),
+    "states in the managed tier": ("eks", {"memory_states": {"storage": "managed"}}),
     "checked nodes": (
         "eks",
         {"instance_groups[workers].deep_health_checks": ["InstanceConnectivity"]},

@@ -46,6 +46,8 @@ def test_settings_of_the_small_cluster() -> None:
                 "num_gpus": 0,
                 "num_neuron_devices": 0,
                 "num_efa_interfaces": 0,
+                "weight": None,
+                "feature": None,
             },
             "workers": {
                 "role": "worker",
@@ -54,6 +56,8 @@ def test_settings_of_the_small_cluster() -> None:
                 "num_gpus": 1,
                 "num_neuron_devices": 0,
                 "num_efa_interfaces": 1,
+                "weight": None,
+                "feature": None,
             },
         },
         "groups": [],

@@ -79,6 +79,7 @@ SHIPPED = (
 """Packages of the environment that NVIDIA's image ships, too, or that torch needs here."""
 SHIPPED_LARGE = (
     *(
+        "bitsandbytes",
         "botocore",
         "cryptography",
         "databricks-sdk",
@@ -87,7 +88,8 @@ SHIPPED_LARGE = (
         "mlflow-skinny",
         "mpmath",
     ),
-    *("networkx", "numpy", "pillow", "pygments", "setuptools", "sympy", "triton"),
+    *("networkx", "numpy", "pandas", "pillow", "pygments", "scikit-learn", "scipy"),
+    *("setuptools", "sympy", "triton"),
 )
 """More of them, whose folders are mounted."""
 VENDORED = ("torch", "torchgen", "pyarrow")

@@ -135,16 +135,17 @@ def direct(folder: str = "docker") -> list[Requirement]:
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
-def agent() -> Requirement:
-    """HyperPod's agent, by its own lock."""
+def of_hyperpod() -> dict[str, Requirement]:
+    """HyperPod's packages by the names of their modules, by their own lock."""
     text = (REPOSITORY / "docker/agent.lock").read_text()
-    [pin] = re.findall(r"^([\w.-]+==\S+) \\\n    --hash=sha256:[0-9a-f]{64}$", text, re.MULTILINE)
-    return Requirement(pin)
+    pins = re.findall(r"^([\w.-]+==\S+) \\\n    --hash=sha256:[0-9a-f]{64}$", text, re.MULTILINE)
+    return {name.name.replace("-", "_"): name for name in map(Requirement, pins)}
 
 
-def test_the_agent_is_the_one_that_is_tested() -> None:
+def test_hyperpods_packages_are_the_ones_that_are_tested() -> None:
+    assert set(of_hyperpod()) == {"amzn_sagemaker_checkpointing", "hyperpod_elastic_agent"}
     pins = (REPOSITORY / "environments/hyperpod.txt").read_text().splitlines()
-    assert str(agent()) in pins
+    assert {str(pin) for pin in of_hyperpod().values()} <= set(pins)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -213,9 +214,11 @@ def test_requirements_have_every_import_of_the_workload() -> None:
         "prometheus_client": "prometheus-client",
         "sklearn": "scikit-learn",
     }
-    distributions |= {"hyperpod_elastic_agent": agent().name}
+    hyperpods = {module: pin.name for module, pin in of_hyperpod().items()}
+    distributions |= hyperpods
     # Triton comes with torch.
     of_the_base = {"torch", "torch_xla", "triton"}
     optional = {"argcomplete", "umap", "wandb"}
     third_party = imported - set(sys.stdlib_module_names) - {"seqlm"} - of_the_base - optional
-    assert {distributions.get(module, module) for module in third_party} <= names | {agent().name}
+    known = names | set(hyperpods.values())
+    assert {distributions.get(module, module) for module in third_party} <= known

@@ -42,6 +42,8 @@ def settings_document(**changes: Any) -> dict[str, Any]:
             "num_gpus": 1 if role == "worker" else 0,
             "num_neuron_devices": 0,
             "num_efa_interfaces": 1 if role == "worker" else 0,
+            "weight": None,
+            "feature": None,
         }
         for name, role in ROLES.items()
     }

@@ -10,8 +10,9 @@ from node_setup.step import steps_for
 from node_setup.steps import (
     STEPS,
     bucket_mount,
+    job_memory,
     managed_mlflow,
-    metrics_off,
+    metrics_collector,
     slurm_partitions,
 )
 from tests.lifecycle.node import StandIns, node_of
@@ -25,7 +26,7 @@ def test_what_was_installed_is_stopped_and_removed_once(
     for unit in ("node-exporter.service", "gpu-exporter.service"):
         node.install_unit(unit)
     node.changes = []
-    metrics_off.remove(node)
+    metrics_collector.remove_metrics(node)
     assert node.changes == ["gpu-exporter.service: removed", "node-exporter.service: removed"]
     assert list(node.host.path("/etc/systemd/system").iterdir()) == []
     assert stand_ins.calls == [
@@ -35,7 +36,7 @@ def test_what_was_installed_is_stopped_and_removed_once(
     ]
     node.changes = []
     stand_ins.forget_calls()
-    metrics_off.remove(node)
+    metrics_collector.remove_metrics(node)
     assert node.changes == stand_ins.calls == []
 
 
@@ -43,7 +44,7 @@ def test_a_unit_of_somebody_elses_stays(tmp_path: Path, stand_ins: StandIns) -> 
     stand_ins.command("systemctl")
     node = node_of(tmp_path)
     node.install("/etc/systemd/system/node-exporter.service", "[Unit]\nDescription=By hand\n")
-    metrics_off.remove(node)
+    metrics_collector.remove_metrics(node)
     assert stand_ins.calls == []
 
 
@@ -53,11 +54,12 @@ def test_every_unit_of_the_metrics_is_known() -> None:
     others = {
         "container-folders.service",
         bucket_mount.UNIT,
+        job_memory.SERVICE,
         managed_mlflow.UNIT,
         slurm_partitions.UNIT,
     }
     others |= {unit for unit in units if unit.startswith("studio-")}
-    assert set(metrics_off.UNITS) == units - others
+    assert set(metrics_collector.ALL_UNITS) == units - others
 
 
 def test_it_runs_where_the_exporters_do_not(tmp_path: Path) -> None:

@@ -189,7 +189,8 @@ def test_the_service_sets_options_again(
 
     # The module's own, because subprocess sleeps, too.
     monkeypatch.setattr(partition_options, "time", SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr("sys.argv", ["partition_options.py", str(file)])
+    weights = file.with_name("node_weights.json")
+    monkeypatch.setattr("sys.argv", ["partition_options.py", str(file), str(weights)])
     with pytest.raises(KeyboardInterrupt):
         partition_options.main()
     output = capsys.readouterr()

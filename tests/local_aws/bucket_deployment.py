@@ -7,8 +7,10 @@ import uuid
 import zipfile
 from typing import Any
 
+from moto.s3.models import S3Backend, s3_backends
+
 from tests.local_aws.permissions import is_permitted
-from tests.local_aws.resource_model import Client, Context, Properties, Resource, client
+from tests.local_aws.resource_model import Context, Properties, Resource, client
 
 # What the function takes and this copy heeds, or what changes nothing without a CloudFront distribution.
 MODELLED = {
@@ -41,26 +43,33 @@ def _destination(properties: Properties) -> tuple[str, str]:
     return properties["DestinationBucketName"], f"{prefix}/" if prefix else ""
 
 
-def _remove(s3: Client, bucket: str, prefix: str, *, but: set[str] | None = None) -> None:
+def _storage(context: Context) -> S3Backend:
+    """Objects themselves: hundreds of files are stored, and a request for each takes milliseconds."""
+    return s3_backends[context.account_id]["aws"]
+
+
+def _remove(s3: S3Backend, bucket: str, prefix: str, *, but: set[str] | None = None) -> None:
     """Delete what is below ``prefix``, except for the keys ``but``."""
-    for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
-        for item in page.get("Contents", []):
-            if item["Key"] not in (but or set()):
-                s3.delete_object(Bucket=bucket, Key=item["Key"])
+    found, *_ = s3.list_objects(s3.get_bucket(bucket), prefix, None, None, None)
+    for name in [item.name for item in found]:
+        if name not in (but or set()):
+            s3.delete_object(bucket, name)
 
 
 def _unpack(
-    s3: Client, source: tuple[str, str], markers: dict[str, str], bucket: str, prefix: str
+    s3: S3Backend, source: tuple[str, str], markers: dict[str, str], bucket: str, prefix: str
 ) -> set[str]:
     """Store the files of a zipped asset with values in place of the markers; returns their keys."""
-    archive = s3.get_object(Bucket=source[0], Key=source[1])["Body"].read()
-    with zipfile.ZipFile(io.BytesIO(archive)) as files:
+    archive = s3.get_object(*source)
+    if archive is None:
+        raise ValueError(f"there is no object s3://{'/'.join(source)}")
+    with zipfile.ZipFile(io.BytesIO(archive.value)) as files:
         names = [name for name in files.namelist() if not name.endswith("/")]
         for name in names:
             body = files.read(name)
             for marker, value in markers.items():
                 body = body.replace(marker.encode(), value.encode())
-            s3.put_object(Bucket=bucket, Key=prefix + name, Body=body)
+            s3.put_object(bucket, prefix + name, body)
     return {prefix + name for name in names}
 
 
@@ -86,7 +95,7 @@ class BucketDeployment:
 
     def _empty(self, resource: Resource) -> None:
         if not _flag(resource.properties, "RetainOnDelete"):
-            _remove(client("s3", resource.context.region), *_destination(resource.properties))
+            _remove(_storage(resource.context), *_destination(resource.properties))
 
     def _copy(self, context: Context, properties: Properties) -> None:
         unknown: Any = sorted(properties.keys() - MODELLED)
@@ -96,7 +105,7 @@ class BucketDeployment:
         ]
         if unknown:
             raise ValueError(f"{context.logical_id}: {unknown} is not modelled")
-        s3 = client("s3", context.region)
+        s3 = _storage(context)
         (bucket, prefix) = _destination(properties)
         sources = list(
             zip(properties["SourceBucketNames"], properties["SourceObjectKeys"], strict=True)

@@ -23,6 +23,7 @@ from tests.local_aws.stack_resources import DeploymentError, Resources
 
 EXECUTING = "EXECUTE_IN_PROGRESS"
 DELETING = "DELETE_IN_PROGRESS"
+EVENTS_PER_PAGE = 100
 
 
 class ChangeSetNotFound(CloudFormationError):
@@ -154,6 +155,19 @@ def delete_change_set(self: CloudFormationResponse) -> ActionResult:
     return EmptyResult()
 
 
+def describe_stack_events(self: CloudFormationResponse) -> ActionResult:
+    """A page of events, the newest first; the CDK CLI polls them, and reads on until it knows one.
+
+    A token is the number of older events.
+    """
+    events = self.cloudformation_backend.describe_stack_events(self._get_param("StackName"))
+    token = self._get_param("NextToken")
+    end = len(events) if token is None else int(token)
+    begin = max(0, end - EVENTS_PER_PAGE)
+    page = {"StackEvents": events[begin:end][::-1]}
+    return ActionResult(page | ({"NextToken": str(begin)} if begin else {}))
+
+
 def execute_change_set(self: CloudFormationResponse) -> ActionResult:
     """Deploy a change set; a client that did not wait for the end and asks again gets no second one."""
     change_set = find_change_set(self)
@@ -240,5 +254,6 @@ def install() -> None:
     CloudFormationBackend.create_change_set = create_change_set  # type: ignore[method-assign]
     CloudFormationResponse.describe_change_set = describe_change_set  # type: ignore[method-assign]
     CloudFormationResponse.delete_change_set = delete_change_set  # type: ignore[method-assign]
+    CloudFormationResponse.describe_stack_events = describe_stack_events  # type: ignore[method-assign]
     CloudFormationResponse.execute_change_set = execute_change_set  # type: ignore[method-assign]
     CloudFormationBackend.delete_stack = delete_stack  # type: ignore[method-assign]

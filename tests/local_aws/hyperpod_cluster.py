@@ -31,7 +31,46 @@ BEGUN = "2026-11-21T10:00:00Z bootstrap: worker ip-10-0-0-31 (10.0.0.31)"
 DONE = "2026-11-21T10:00:09Z bootstrap: done: 9 steps, 4 changes, 0 warnings"
 FAILED = "2026-11-21T10:00:09Z bootstrap: ERROR: step lustre-mount failed: it is no mount"
 POD_INTERFACE_TAG = "cluster.k8s.amazonaws.com/name"
+FIRST_RELEASE = "1.1.0"
+"""Release of the image with which nodes start."""
+NEWEST_RELEASE = "1.2.0"
 SAGEMAKER = botocore.session.get_session().get_service_model("sagemaker")
+
+
+def accepted_types(group: dict[str, Any]) -> list[str]:
+    """Return the types of a group in a request, the preferred one first."""
+    if "InstanceRequirements" in group:
+        return list(group["InstanceRequirements"]["InstanceTypes"])
+    return [group["InstanceType"]]
+
+
+def available_type(group: dict[str, Any]) -> str | None:
+    """Return the first type with capacity, whose nodes the service starts; None if no type has any."""
+    return next((name for name in accepted_types(group) if name != NO_CAPACITY_TYPE), None)
+
+
+def described(group: dict[str, Any], count: int) -> dict[str, Any]:
+    """Return a group as the service describes it, which names several types otherwise than a request."""
+    if "InstanceRequirements" not in group:
+        return group
+    types = accepted_types(group)
+    details = [{"InstanceType": available_type(group), "CurrentCount": count}]
+    requirements = {"CurrentInstanceTypes": types, "DesiredInstanceTypes": types}
+    return {**group, "InstanceRequirements": requirements, "InstanceTypeDetails": details}
+
+
+class HyperPodNode(ClusterNode):
+    """moto's node, with the release of its image."""
+
+    release = FIRST_RELEASE
+
+    def summary(self) -> dict[str, Any]:
+        is_newest = self.release == NEWEST_RELEASE
+        image = {
+            "CurrentImageReleaseVersion": self.release,
+            "ImageVersionStatus": "UpToDate" if is_newest else "UpdateAvailable",
+        }
+        return {**super().summary(), **image}
 
 
 class HyperPodCluster(Cluster):
@@ -77,9 +116,9 @@ class HyperPodCluster(Cluster):
         named = {group["InstanceGroupName"]: group for group in self.instance_groups}
         for group in groups:
             wanted = group.pop("InstanceCount")
-            count = 0 if group["InstanceType"] == NO_CAPACITY_TYPE else wanted
+            count = wanted if available_type(group) else 0
             named[group["InstanceGroupName"]] = {
-                **group,
+                **described(group, count),
                 "CurrentCount": count,
                 "TargetCount": wanted,
             }
@@ -91,8 +130,13 @@ class HyperPodCluster(Cluster):
         name = group["InstanceGroupName"]
         types = SAGEMAKER.shape_for("ClusterInstanceType")
         assert isinstance(types, StringShape)
-        if group["InstanceType"] not in types.enum:
-            raise ValidationError(f"{name}: unknown instance type {group['InstanceType']}")
+        if ("InstanceType" in group) == ("InstanceRequirements" in group):
+            raise ValidationError(
+                f"{name}: InstanceType and InstanceRequirements exclude each other"
+            )
+        for instance_type in accepted_types(group):
+            if instance_type not in types.enum:
+                raise ValidationError(f"{name}: unknown instance type {instance_type}")
         lifecycle = group.get("LifeCycleConfig")
         if lifecycle:
             source = urlparse(lifecycle["SourceS3Uri"])
@@ -146,12 +190,12 @@ class HyperPodCluster(Cluster):
             self._end(key)
         for _ in range(count - len(members)):
             node_id = f"i-{secrets.token_hex(9)[:17]}"
-            node = ClusterNode(
+            node = HyperPodNode(
                 self.region_name,
                 self.account_id,
                 self.cluster_name,
                 name,
-                group["InstanceType"],
+                available_type(group),
                 group.get("LifeCycleConfig", {}),
                 group["ExecutionRole"],
                 node_id,
@@ -259,6 +303,22 @@ def update_cluster(self: SageMakerResponse) -> ActionResult:
     return ActionResult({"ClusterArn": cluster.arn})
 
 
+def update_cluster_software(self: SageMakerResponse) -> ActionResult:
+    """Give the nodes of the groups their image; the service's batches end in the same state."""
+    request = json.loads(self.body)
+    cluster = self.sagemaker_backend.clusters[request["ClusterName"]]
+    known = {group["InstanceGroupName"] for group in cluster.instance_groups}
+    for group in request["InstanceGroups"]:
+        name = group["InstanceGroupName"]
+        if name not in known:
+            raise ValidationError(f"no instance group {name}")
+        for node in cluster.nodes.values():
+            if node.instance_group_name == name:
+                assert isinstance(node, HyperPodNode)
+                node.release = group.get("ImageReleaseVersion", NEWEST_RELEASE)
+    return ActionResult({"ClusterArn": cluster.arn})
+
+
 def batch_reboot_cluster_nodes(self: SageMakerResponse) -> ActionResult:
     """Accept the nodes of the cluster; their ids stay."""
     request = json.loads(self.body)
@@ -275,5 +335,6 @@ def batch_reboot_cluster_nodes(self: SageMakerResponse) -> ActionResult:
 def install() -> None:
     SageMakerResponse.create_cluster = create_cluster  # type: ignore[method-assign]
     SageMakerResponse.update_cluster = update_cluster  # type: ignore[attr-defined]
+    SageMakerResponse.update_cluster_software = update_cluster_software  # type: ignore[attr-defined]
     SageMakerResponse.batch_reboot_cluster_nodes = batch_reboot_cluster_nodes  # type: ignore[attr-defined]
     SageMakerModelBackend.delete_cluster = delete_cluster  # type: ignore[method-assign]

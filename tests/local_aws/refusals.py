@@ -63,7 +63,7 @@ def list_cluster_events(self: SageMakerResponse) -> ActionResult:
             "InstanceGroupName": group["InstanceGroupName"],
             "ResourceType": "InstanceGroup",
             "EventTime": cluster.creation_time,
-            "Description": f"{EVENT} for {group['InstanceType']}",
+            "Description": f"{EVENT} for {group.get('InstanceType', 'each of its types')}",
         }
         for group in lacking
     ]

@@ -27,6 +27,7 @@ SECRET_REFERENCE = re.compile(r"\{\{resolve:secretsmanager:(.+?):SecretString:(\
 
 
 @functools.cache
+@functools.cache
 def client(service: str, region: str) -> Client:
     session: Any = shared_session()  # its own types know services by literals only
     return session.client(service, region_name=region, endpoint_url=os.environ["AWS_ENDPOINT_URL"])

@@ -87,5 +87,9 @@ class Stacks:
         return str(self.cloudformation.describe_stacks(StackName=name)["Stacks"][0]["StackStatus"])
 
     def reasons(self, name: str) -> str:
-        events = self.cloudformation.describe_stack_events(StackName=name)["StackEvents"]
-        return "\n".join(event.get("ResourceStatusReason", "") for event in events)
+        return "\n".join(event.get("ResourceStatusReason", "") for event in self.events(name))
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Return the events of a stack, the newest first."""
+        pages = self.cloudformation.get_paginator("describe_stack_events").paginate(StackName=name)
+        return [event for page in pages for event in page["StackEvents"]]

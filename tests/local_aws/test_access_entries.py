@@ -105,7 +105,7 @@ def changes(stacks: Stacks) -> list[tuple[str, str]]:
     return [
         (event["LogicalResourceId"], event["ResourceStatus"])
         for name in names
-        for event in stacks.cloudformation.describe_stack_events(StackName=name)["StackEvents"]
+        for event in stacks.events(name)
         if event["ResourceType"] == ENTRY
     ]
 

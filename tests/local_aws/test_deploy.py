@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import boto3
@@ -24,10 +25,12 @@ from tests.local_aws.deployment import (
     REPOSITORY,
     LocalAws,
     Seen,
+    assert_accepted,
     copy_checkout,
     objects_below,
     see,
 )
+from tests.local_aws.hyperpod_cluster import FIRST_RELEASE, NEWEST_RELEASE
 from tests.local_aws.refusals import ABSENT_SERVICE, ABSENT_ZONE, EVENT, NO_CAPACITY_TYPE
 from tools.preflight.network import check_endpoint_zones
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -55,8 +58,23 @@ NEIGHBOUR_DOCUMENT = yaml.safe_load((REPOSITORY / "clusters" / "slurm.yaml").rea
     },
     "mlflow": {"kind": "tracking_server", "size": "small"},
 }
-SCARCE = {"name": "scarce", "role": "worker", "instance_type": NO_CAPACITY_TYPE, "num_instances": 1}
-NEIGHBOUR_DOCUMENT["instance_groups"].append({**SCARCE, "partition": "scarce"})
+SCARCE = {
+    "name": "scarce",
+    "role": "worker",
+    "instance_type": NO_CAPACITY_TYPE,
+    "num_instances": 1,
+    "capacity": "spot",
+}
+FLEXIBLE = {
+    "name": "flexible",
+    "role": "worker",
+    "partition": "flexible",
+    "instance_types": [NO_CAPACITY_TYPE, "ml.p5e.48xlarge"],
+    "num_instances": 2,
+    "scheduled_update": "cron(0 3 ? * SUN *)",
+    "rolling_update": {"max_nodes": 1, "wait_seconds": 60},
+}
+NEIGHBOUR_DOCUMENT["instance_groups"] += [{**SCARCE, "partition": "scarce"}, FLEXIBLE]
 """One more cluster of the region, with what the small one lacks, whose data may go."""
 LARGE = SlurmCluster.model_validate(NEIGHBOUR_DOCUMENT)
 NEIGHBOUR_FILE = "clusters/neighbour.yaml"
@@ -212,9 +230,9 @@ def test_deploy_makes_the_cluster_of_the_file(
     assert description["ClusterStatus"] == "InService"
     nodes = [(node["InstanceGroupName"], node["InstanceType"]) for node in seen.nodes[cluster.name]]
     assert sorted(nodes) == sorted(
-        (group.name, group.instance_type)
+        (group.name, available[0])
         for group in cluster.instance_groups
-        if group.instance_type != NO_CAPACITY_TYPE
+        if (available := [name for name in group.types if name != NO_CAPACITY_TYPE])
         for _ in range(group.num_instances)
     )
     types = {
@@ -223,6 +241,28 @@ def test_deploy_makes_the_cluster_of_the_file(
     }
     words = {"controller": "Controller", "login": "Login", "worker": "Compute"}
     assert types == {group.name: words[group.role] for group in cluster.instance_groups}
+
+
+def test_the_service_gets_the_capacity_and_the_updates_of_groups(beside: Seen) -> None:
+    groups = {
+        group["InstanceGroupName"]: group for group in beside.clusters[NEIGHBOUR]["InstanceGroups"]
+    }
+    assert groups["scarce"]["CapacityRequirements"] == {"Spot": {}}
+    assert groups["flexible"]["InstanceRequirements"]["DesiredInstanceTypes"] == [
+        NO_CAPACITY_TYPE,
+        "ml.p5e.48xlarge",
+    ]
+    one_node = {"Type": "INSTANCE_COUNT", "Value": 1}
+    assert groups["flexible"]["ScheduledUpdateConfig"] == {
+        "ScheduleExpression": "cron(0 3 ? * SUN *)",
+        "DeploymentConfig": {
+            "RollingUpdatePolicy": {
+                "MaximumBatchSize": one_node,
+                "RollbackMaximumBatchSize": one_node,
+            },
+            "WaitIntervalInSeconds": 60,
+        },
+    }
 
 
 @pytest.mark.parametrize(("stage", "cluster"), [("deployed", SMALL), ("beside", LARGE)])
@@ -338,6 +378,17 @@ def test_the_controller_is_rebooted(aws: LocalAws, checkout: Path, deployed: See
     assert f"controller-1 ({controller}): reboot has begun" in said
 
 
+def test_the_controller_gets_a_newer_image(aws: LocalAws, checkout: Path, deployed: Seen) -> None:
+    """No session is needed, because no jobs run there. The second update finds what the first has done."""
+    command = ("-m", "tools.nodes.patch", "controller", "--all-at-once", "--yes", "--cluster")
+    before, after = (
+        aws.run(sys.executable, *command, "clusters/slurm.yaml", cwd=checkout) for _ in range(2)
+    )
+    assert f"controller: 1 nodes with release {FIRST_RELEASE}, UpdateAvailable\n" in before
+    assert f"controller: 1 nodes with release {NEWEST_RELEASE}, UpToDate\n" in after
+    assert "the queue of jobs is lost" in before
+
+
 def test_two_clusters_of_one_region_share_nothing(deployed: Seen, beside: Seen) -> None:
     assert beside.clusters.keys() == {SMALL.name, NEIGHBOUR}
     assert beside.clusters[SMALL.name] == deployed.clusters[SMALL.name]
@@ -363,10 +414,15 @@ def test_changed_script_goes_to_a_new_prefix(deployed: Seen, changed: Seen) -> N
     assert after == before | {CHANGED_SCRIPT: before[CHANGED_SCRIPT] + b"echo one line more\n"}
 
 
+def started(seen: Seen) -> list[tuple[str, datetime]]:
+    """Ids of the small cluster's nodes, with the times of their starts."""
+    return [(node["InstanceId"], node["LaunchTime"]) for node in seen.nodes[SMALL.name]]
+
+
 def test_changed_script_replaces_no_node_and_says_how_to_run_it(
     deployed: Seen, changed: Seen
 ) -> None:
-    assert changed.nodes[SMALL.name] == deployed.nodes[SMALL.name]
+    assert started(changed) == started(deployed)
     assert changed.file_systems >= deployed.file_systems
     assert re.search(r"ApplyLifecycleCommand = make apply-lifecycle\b", changed.output)
 
@@ -499,3 +555,9 @@ def test_a_new_deployment_finds_the_storage_that_was_kept(
         if "FsxLustreConfig" in config
     ]
     assert mounts[0] == mounts[1]
+
+
+def test_the_rules_of_the_cdk_accept_each_file(checkout: Path, again: Seen) -> None:
+    """The neighbour's file has lost MLflow meanwhile."""
+    files = (NEIGHBOUR_FILE, ONE_ZONE_FILE, MOVED_FILE, AGAIN_FILE)
+    assert_accepted(LARGE, *(load_cluster(checkout / file) for file in files))

@@ -28,6 +28,7 @@ from tests.local_aws.deployment import (
     REPOSITORY,
     LocalAws,
     Seen,
+    assert_accepted,
     copy_checkout,
     put_chart,
     see,
@@ -401,3 +402,11 @@ def test_pods_in_a_closed_network_have_images_of_the_clusters_repository(again: 
     values = again.releases[RELEASE]["values"]
     for part in ("nvidia-device-plugin", "aws-efa-k8s-device-plugin"):
         assert values[part]["image"]["repository"] == repository
+
+
+def test_the_rules_of_the_cdk_accept_each_cluster(
+    checkout: Path, document: dict[str, Any], changed_document: dict[str, Any], again: Contents
+) -> None:
+    """The file of the checkout is the last one."""
+    earlier = (EksCluster.model_validate(found) for found in (document, changed_document))
+    assert_accepted(*earlier, load_cluster(checkout / FILE))

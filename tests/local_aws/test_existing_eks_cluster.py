@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
+from config.reading.loader import load_cluster
 from tests.local_aws.deployment import (
     ACCOUNT,
     CHARTS,
     REPOSITORY,
     LocalAws,
     Seen,
+    assert_accepted,
     copy_checkout,
     see,
 )
@@ -206,6 +208,10 @@ def torn_down(aws: LocalAws, checkout: Path, added: State) -> Seen:
     aws.run(*TOOL, *destroy, cwd=checkout)
     teardown = ("-m", "tools.stacks.teardown", "--cluster", FILE, "--yes", NAME)
     return see(aws, REGION, aws.run(sys.executable, *teardown, cwd=checkout))
+
+
+def test_the_rules_of_the_cdk_accept_the_file(checkout: Path) -> None:
+    assert_accepted(load_cluster(checkout / FILE))
 
 
 def test_hyperpods_nodes_join_the_existing_cluster(deployed: Seen) -> None:

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
+from config.reading.loader import load_cluster
 from tests.local_aws.deployment import (
     ACCOUNT,
     REPOSITORY,
     LocalAws,
     Seen,
+    assert_accepted,
     copy_checkout,
     objects_below,
     see,
@@ -169,6 +171,10 @@ def torn_down(aws: LocalAws, checkout: Path, deployed: Seen) -> Seen:
     aws.run(*TOOL, *destroy, cwd=checkout)
     teardown = ("-m", "tools.stacks.teardown", "--cluster", FILE, "--yes", NAME)
     return see(aws, REGION, aws.run(sys.executable, *teardown, cwd=checkout))
+
+
+def test_the_rules_of_the_cdk_accept_the_file(checkout: Path) -> None:
+    assert_accepted(load_cluster(checkout / FILE))
 
 
 def test_the_cluster_runs_with_what_exists(aws: LocalAws, deployed: Seen, lent: Lent) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import sys
 from collections import Counter
@@ -28,6 +30,8 @@ from tools.nodes import head_node, logs
 from tools.preflight import __main__ as preflight
 from tools.preflight import planned
 from tools.stacks import teardown
+from tools.usage import __main__ as usage
+from tools.usage.slurm_accounting import FIELDS
 
 pytestmark = pytest.mark.long
 
@@ -53,8 +57,17 @@ PROGRAMS = {
     # Without the user's rights, and with these programs in place of those of the image.
     "runuser": 'while [[ "$1" != bash ]]; do shift; done; exec "$@"',
     "squeue": f"echo JOBID; seq {NUM_JOBS}",
+    "scontrol": "echo 'AccountingStorageTRES   = cpu,node,gres/gpu'",
+    "sacctmgr": "echo 'PrivateData            = none'",
+    "sacct": f"""
+        for word; do [[ "$word" != --delimiter=* ]] || mark="${{word#--delimiter=}}"; done
+        seq {NUM_JOBS} | awk -v mark="$mark" -v users={NUM_USERS} '{{
+            print $1, $1, "user" $1 % users, "research", "dev", "COMPLETED", "2026-11-02T10:00:00",
+                "2026-11-02T11:00:00", 1, "cpu=32,gres/gpu=1,node=1", "ip-10-0-0-1", "train"
+        }}' OFS="$mark"
+    """,
 }
-"""Stand-ins on the head node."""
+"""Stand-ins on the head node. Users take turns at jobs of an hour on one node."""
 ROLE = {"Type": "AWS::IAM::Role", "Properties": {"AssumeRolePolicyDocument": NOBODY}}
 
 
@@ -168,10 +181,9 @@ def test_logs_are_counts_and_the_first_failed_nodes(run: Run) -> None:
     assert calls["FilterLogEvents"] == NUM_NODES / STREAMS_PER_CALL
 
 
-def test_status_finds_the_head_node_among_all_and_lists_the_newest_jobs(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stand-in for the session runs the script here, with a queue of 5,000 jobs."""
+@pytest.fixture
+def head_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the scripts of sessions on this machine, with stand-ins for the head node's programs."""
     sessions = NodeSessions(tmp_path / "sessions")
     for name, text in PROGRAMS.items():
         program = sessions.folder / "bin" / name
@@ -180,10 +192,32 @@ def test_status_finds_the_head_node_among_all_and_lists_the_newest_jobs(
     monkeypatch.setenv("PATH", sessions.path)
     for module in (slurm_jobs, head_node):
         monkeypatch.setattr(module, "slurm_is_here", lambda: False)
+
+
+def test_status_finds_the_head_node_among_all_and_lists_the_newest_jobs(
+    run: Run, head_programs: None
+) -> None:
     lines, calls = run(jobs, "--user", "user0", command="status")
     assert any(line.startswith("and 4940 more jobs") for line in lines)
     assert len(lines) <= TWO_SCREENS
+    # Once for the head node, and once for the images of all nodes.
+    assert calls["ListClusterNodes"] == 2 * NUM_NODES / NODES_PER_PAGE
+
+
+def test_usage_has_the_largest_entries_and_its_table_has_all(
+    run: Run, head_programs: None, tmp_path: Path
+) -> None:
+    assert FIELDS[:5] == ("JobIDRaw", "JobID", "User", "Account", "Partition"), "as sacct prints"
+    table = tmp_path / "usage.csv"
+    dates = ("--since", "2026-11-02", "--until", "2026-11-03")
+    lines, calls = run(usage, *dates, "--csv", str(table))
+    assert any(line.startswith(f"all jobs  {NUM_JOBS} ") for line in lines)
+    assert any(line.startswith(f"{NUM_USERS - 14} others") for line in lines)
+    assert len(lines) <= TWO_SCREENS
     assert calls["ListClusterNodes"] == NUM_NODES / NODES_PER_PAGE
+    rows = list(csv.DictReader(io.StringIO(table.read_text())))
+    assert (len(rows), len({row["user"] for row in rows})) == (NUM_JOBS, NUM_USERS)
+    assert {float(row["gpu_hours"]) for row in rows} == {1.0}
 
 
 def test_preflight_has_a_line_per_group(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ EKS_EVERY_OPTION: EksCluster = load(
     training_operator="kubeflow",
     autoscaling="karpenter",
     container_insights=True,
+    memory_states={"storage": "managed", "percent": 50},
     studio={
         "sign_in": "identity_center",
         "partitions": "per_profile",
@@ -47,9 +48,19 @@ EKS_EVERY_OPTION: EksCluster = load(
     },
     instance_groups=[
         _SYSTEM,
-        _group("small", instance_type="ml.g5.2xlarge", ebs_gib=None),
         _group(
-            "spot", instance_type="ml.m5.12xlarge", capacity="spot", availability_zone_id="use1-az4"
+            "small",
+            instance_type="ml.g5.2xlarge",
+            ebs_gib=None,
+            scheduled_update="cron(30 22 1 * ? *)",
+            rolling_update={"max_nodes": 1, "rollback_alarms": ["gpu-errors"]},
+        ),
+        _group(
+            "spot",
+            instance_type=None,
+            instance_types=["ml.m5.12xlarge", "ml.m6i.12xlarge"],
+            capacity="spot",
+            availability_zone_id="use1-az4",
         ),
         _group(
             "scaled",
@@ -80,6 +91,7 @@ EKS_LARGEST: EksCluster = load(
     _P5,
     name="n" * 24,
     region="eu-west-1",
+    memory_states={"storage": "nodes"},
     tags={f"tag-{number:02d}": "v" * 255 for number in range(7)},
     network={
         "vpc": "new",

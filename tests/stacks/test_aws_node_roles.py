@@ -38,7 +38,7 @@ SETUP_EKS = {
     **{
         action: reason for action, reason in SETUP_SLURM.items() if not reason.startswith("omitted")
     },
-    "cloudwatch:DescribeAlarms": "omitted: updates do not roll back by alarms",
+    "cloudwatch:DescribeAlarms": "omitted: only with rollback_alarms",
     "ec2:AssignPrivateIpAddresses": "only in the cluster's VPC",
     "ec2:AttachNetworkInterface": "only in the cluster's VPC",
     "ec2:DescribeInstanceTypes": "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from ipaddress import ip_address, ip_network
+from typing import Any
 
 import pytest
 
@@ -108,15 +109,11 @@ def test_metrics_are_what_the_file_says(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_every_namespace_of_jobs_has_the_file_system(case: str) -> None:
     made = objects(case)
-    claims = {
-        found["metadata"]["namespace"]: found
-        for found in made
-        if found["kind"] == "PersistentVolumeClaim"
-    }
+    claims = claims_named(case, "fsx")
     volumes = {
         found["metadata"]["name"]: found["spec"]
         for found in made
-        if found["kind"] == "PersistentVolume"
+        if found["kind"] == "PersistentVolume" and "csi" in found["spec"]
     }
     (kind,) = (found for found in made if found["kind"] == "StorageClass")
     assert list(claims) == ["kube-system", *job_namespaces(settings(case))]
@@ -137,6 +134,33 @@ def test_every_namespace_of_jobs_has_the_file_system(case: str) -> None:
             "dnsname": f"fs-0123456789abcdef0.fsx.{settings(case).region}.amazonaws.com",
             "mountname": "abcdefgh",
         }
+
+
+def claims_named(case: str, name: str) -> dict[str, dict[str, Any]]:
+    """Claims of this name by their namespaces."""
+    return {
+        found["metadata"]["namespace"]: found
+        for found in objects(case)
+        if found["kind"] == "PersistentVolumeClaim" and found["metadata"]["name"] == name
+    }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_namespaces_have_memory_of_nodes_if_the_file_says_so(case: str) -> None:
+    cluster = settings(case)
+    on_nodes = cluster.memory_states is not None and cluster.memory_states.storage == "nodes"
+    wanted = job_namespaces(cluster) if on_nodes else []
+    assert list(claims_named(case, "node-memory")) == wanted
+    keepers = [found for found in objects(case) if found["kind"] == "DaemonSet"]
+    assert len(keepers) == on_nodes
+    for keeper in keepers:
+        [create] = keeper["spec"]["template"]["spec"]["initContainers"]
+        assert all(f"/node/seqlm-{name} " in create["args"][0] for name in wanted)
+    (made,) = resources(hyperpod(case), "AWS::SageMaker::Cluster").values()
+    tier = made["Properties"].get("TieredStorageConfig")
+    percent = cluster.managed_memory_percent
+    expected = {"Mode": "Enable", "InstanceMemoryAllocationPercentage": percent}
+    assert tier == (expected if percent else None)
 
 
 @pytest.mark.parametrize("case", CASES)

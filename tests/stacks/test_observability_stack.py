@@ -215,6 +215,49 @@ def test_alarms_know_the_size_of_their_file_system(file: str) -> None:
         assert len(alarm["AlarmActions"]) == len(alarm["OKActions"]) == 1
 
 
+@BY_FILE
+def test_the_end_of_a_training_plan_raises_alarms(file: str) -> None:
+    evaluate = evaluator(file)
+    arns = {group.training_plan_arn for group in load(file).instance_groups} - {None}
+    plans = sorted(arn.rpartition("/")[2] for arn in arns)
+    (rule,) = (
+        evaluate(found["Properties"])
+        for found in resources(stack(file), "AWS::Events::Rule").values()
+        if "ScheduleExpression" in found["Properties"]
+    )
+    given = json.loads(rule["Targets"][0]["Input"])
+    assert given["Plans"] == plans
+    metric = (given["Namespace"], given["MetricName"])
+    found = [
+        evaluate(alarm["Properties"])
+        for alarm in resources(stack(file), "AWS::CloudWatch::Alarm").values()
+    ]
+    alarms = [alarm for alarm in found if (alarm["Namespace"], alarm["MetricName"]) == metric]
+    places = [(alarm["Dimensions"], alarm["Threshold"]) for alarm in alarms]
+    assert places == [
+        ([{"Name": given["Dimension"], "Value": plan}], days)
+        for plan in plans
+        for days in (14, 3, 1)
+    ]
+    topic = evaluate(stack(file)["Outputs"]["AlertTopicArn"]["Value"])
+    for alarm in alarms:
+        assert alarm["ComparisonOperator"] == "LessThanOrEqualToThreshold"
+        assert alarm["AlarmActions"] == alarm["OKActions"] == [topic]
+    # Without the metric there would be no alarm, so a function that fails has one of its own.
+    (unread,) = (alarm for alarm in found if alarm["Namespace"] == "AWS/Lambda")
+    assert unread["AlarmActions"] == [topic]
+    (role,) = (
+        evaluate(role["Properties"])
+        for role in resources(stack(file), "AWS::IAM::Role").values()
+        if "DescribeTrainingPlan" in json.dumps(role)
+    )
+    allowed = statements(role["Policies"][0]["PolicyDocument"])
+    assert allowed["ReadPlans"]["Resource"] in (sorted(arns), *arns)
+    assert allowed["PublishDays"]["Condition"] == {
+        "StringEquals": {"cloudwatch:namespace": given["Namespace"]}
+    }
+
+
 # As the SageMaker developer guide shows them: "Events that Amazon SageMaker AI sends to EventBridge".
 def health(name: str, status: str) -> dict[str, Any]:
     return {
@@ -262,14 +305,17 @@ def matches(pattern: Any, event: Any) -> bool:
     )
 
 
+def event_rules(file: str) -> list[dict[str, Any]]:
+    """Return the rules for events, not those with a schedule."""
+    found = [rule["Properties"] for rule in resources(stack(file), "AWS::Events::Rule").values()]
+    return [rule for rule in found if "EventPattern" in rule]
+
+
 @BY_FILE
 def test_reports_broken_and_replaced_nodes(file: str) -> None:
     name = load(file).name
     evaluate = evaluator(file)
-    rules = [
-        evaluate(found["Properties"])
-        for found in resources(stack(file), "AWS::Events::Rule").values()
-    ]
+    rules = [evaluate(rule) for rule in event_rules(file)]
 
     def told(event: dict[str, Any]) -> int:
         return sum(matches(rule["EventPattern"], event) for rule in rules)
@@ -317,10 +363,7 @@ def test_the_command_of_the_output_sends_a_test_alert(file: str) -> None:
         "detail": json.loads(entry["Detail"]),
     }
     evaluate = evaluator(file)
-    rules = [
-        evaluate(found["Properties"])
-        for found in resources(stack(file), "AWS::Events::Rule").values()
-    ]
+    rules = [evaluate(rule) for rule in event_rules(file)]
     (rule,) = (rule for rule in rules if matches(rule["EventPattern"], event))
     assert load(file).name in rule["Targets"][0]["Input"]
 

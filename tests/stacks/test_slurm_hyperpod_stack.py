@@ -131,7 +131,28 @@ def test_options_reach_the_cluster() -> None:
         spot["OverrideVpcConfig"]["SecurityGroupIds"]
         == only(stack, CLUSTER)["VpcConfig"]["SecurityGroupIds"]
     )
-    assert patched["AutoPatchConfig"] == {"PatchingStrategy": "WhenIdle"}
+    two, quarter = (
+        {"MaximumBatchSize": size, "RollbackMaximumBatchSize": size}
+        for size in (
+            {"Type": "INSTANCE_COUNT", "Value": 2},
+            {"Type": "CAPACITY_PERCENTAGE", "Value": 25},
+        )
+    )
+    assert patched["AutoPatchConfig"] == {
+        "PatchingStrategy": "WhenIdle",
+        "DeploymentConfig": {
+            "RollingUpdatePolicy": two,
+            "WaitIntervalInSeconds": 600,
+            "AutoRollbackConfiguration": [{"AlarmName": "trainings-stalled"}],
+        },
+    }
+    assert spot["ScheduledUpdateConfig"] == {
+        "ScheduleExpression": "cron(0 3 ? * SUN *)",
+        "DeploymentConfig": {"RollingUpdatePolicy": quarter, "WaitIntervalInSeconds": 0},
+    }
+    for role in resources(stack, "AWS::IAM::Role").values():
+        if "HyperPod cluster" in role["Properties"].get("Description", ""):
+            assert "cloudwatch:DescribeAlarms" in json.dumps(role)
     worker = EVERY_OPTION.instance_groups[-1]
     expected = {
         "InstanceCount": 8,

@@ -63,9 +63,23 @@ EVERY_OPTION = load(
             "ebs_gib": None,
         },
         _worker(
-            "spot", instance_type="ml.m5.12xlarge", capacity="spot", availability_zone_id="use1-az4"
+            "spot",
+            instance_type=None,
+            instance_types=["ml.m5.12xlarge", "ml.m6i.12xlarge"],
+            capacity="spot",
+            availability_zone_id="use1-az4",
+            scheduled_update="cron(0 3 ? * SUN *)",
+            rolling_update={"max_percent": 25},
         ),
-        _worker("patched", auto_patch="when_idle"),
+        _worker(
+            "patched",
+            auto_patch="when_idle",
+            rolling_update={
+                "max_nodes": 2,
+                "wait_seconds": 600,
+                "rollback_alarms": ["trainings-stalled"],
+            },
+        ),
         _worker(
             "plan",
             training_plan_arn=_PLAN,

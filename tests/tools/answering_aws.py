@@ -146,15 +146,19 @@ class SecondPages:
     def split(
         self, operation: str, paging: dict[str, Any], response: dict[str, Any]
     ) -> dict[str, Any]:
-        """The first page, with a token for the second one; answers that have a token already stay whole."""
+        """The first page, with a token for the second one.
+
+        Answers that have a token already, or their list inside another structure, stay whole.
+        """
         results, output_tokens = (
             [value] if isinstance(value, str) else value
             for value in (paging["result_key"], paging["output_token"])
         )
-        assert all(key.isidentifier() for key in [*results, *output_tokens])
-        if paging.get("more_results") in response or any(
+        is_nested = not all(key.isidentifier() for key in results)
+        is_paged = paging.get("more_results") in response or any(
             token in response for token in output_tokens
-        ):
+        )
+        if is_nested or is_paged:
             return response
         first = dict(response)
         second = dict(response)

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.tools.json_documents import RunJson, check_paths
+from tests.tools.kubernetes_api import Objects, api_server
 from tests.tools.preflight.eks_accounts import approved_template
 from tests.tools.stacks.teardown_account import Account
 from tools import preflight
@@ -80,3 +82,23 @@ def run_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         return document
 
     return run
+
+
+@pytest.fixture(scope="module")
+def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Objects, Path]]:
+    """Stand-in of Kubernetes' API, one per module: kubectl keeps what a server can do by its address."""
+    with api_server(tmp_path_factory.mktemp("server")) as found:
+        yield found
+
+
+@pytest.fixture
+def server(
+    module_server: tuple[Objects, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[Objects, Path]:
+    """The server, without the objects of earlier tests."""
+    objects, kubeconfig = module_server
+    objects.clear()
+    monkeypatch.setenv("KUBECACHEDIR", str(tmp_path_factory.getbasetemp() / "kubectl"))
+    return objects, kubeconfig

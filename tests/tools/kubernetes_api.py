@@ -123,8 +123,8 @@ class _Handler(BaseHTTPRequestHandler):
             )
         else:
             version = next(version for version, kinds in KINDS.items() if kind in kinds)
-            listed = {"kind": f"{KINDS[version][kind]}List", "apiVersion": version, "metadata": {}}
-            self._answer(200, listed | {"items": self._items(kind, namespace)})
+            listed = {"kind": f"{KINDS[version][kind]}List", "apiVersion": version}
+            self._answer(200, listed | self._page(self._items(kind, namespace)))
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -264,6 +264,15 @@ class _Handler(BaseHTTPRequestHandler):
             and node in ("", made.get("spec", {}).get("nodeName"))
             and wanted.items() <= made["metadata"].get("labels", {}).items()
         ]
+
+    def _page(self, items: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return as many items as the client asks for, and where it continues."""
+        query = self._query()
+        first = int(query.get("continue", ["0"])[0])
+        limit = int(query.get("limit", ["0"])[0]) or len(items)
+        after = first + limit
+        metadata = {"continue": str(after)} if after < len(items) else {}
+        return {"metadata": metadata, "items": items[first:after]}
 
     def _exec(self) -> None:
         """Run the command here, with the folder that stands for /fsx in its place."""

@@ -1,14 +1,22 @@
 """Cost of a cluster: ``python -m tools.cost --cluster FILE [hours=200 ...]``, or ``--endpoint FILE``."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from config.cluster import InstanceGroup
 from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.endpoint import Endpoint
-from config.facts.price_list import HOURS_PER_MONTH, PriceList, load_prices, sources
+from config.facts.price_list import (
+    HOURS_PER_MONTH,
+    PriceList,
+    dearest,
+    load_prices,
+    node_keys,
+    sources,
+)
 from config.reading.loader import load_cluster
 from config.resource_names import CLUSTER_TAG
 from config.slurm_cluster import SlurmCluster
@@ -16,6 +24,7 @@ from config.storage import EFA_NOT_CONFIGURED
 from tools.command_line import cluster_parser, format_table, run_command
 from tools.cost.bill import Bill, Line, Usage, hourly_usd, make_bill, parse_usage
 from tools.cost.cluster_items import cluster_items, endpoint_items, read_endpoint
+from tools.cost.plan_prices import NO_PLANS, PaidPlan, read_paid_plans
 from tools.json_output import add_json_option, publish
 
 NIGHT_HOURS = 14
@@ -32,21 +41,34 @@ def main() -> int:
         "--endpoint", type=Path, metavar="FILE", help="endpoint file, instead of a cluster file"
     )
     parser.add_argument(
+        "--plans",
+        action="store_true",
+        help="read the amounts of the file's training plans from the account, instead of on-demand prices",
+    )
+    parser.add_argument(
         "usage", nargs="*", metavar="NAME=VALUE", help="monthly usage, see tools/cost/bill.py"
     )
     add_json_option(parser)
     options = parser.parse_intermixed_args()
     usage = parse_usage(options.usage)
     billed: AnyCluster | Endpoint
+    plans = NO_PLANS
     if options.endpoint:
+        if options.plans:
+            raise ValueError("--plans: an endpoint has no training plans; omit it")
         billed = read_endpoint(options.endpoint)
         items = endpoint_items(billed, usage)
         kind = "endpoint"
     else:
         billed = load_cluster(options.cluster)
-        items = cluster_items(billed, usage)
+        if options.plans:
+            plans = read_paid_plans(billed, options.profile)
+        items = cluster_items(billed, usage, plans)
         kind = billed.scheduler
-    prices = load_prices(billed.region)
+    prices = {
+        **load_prices(billed.region),
+        **{paid.key: paid.price for paid in plans.values()},
+    }
     bill = make_bill(billed.region, items, prices)
     if isinstance(billed, Endpoint):
         notes = scaling_note(billed, prices)
@@ -54,7 +76,7 @@ def main() -> int:
         notes = [
             *idle_notes(bill),
             *controller_note(billed, prices),
-            *capacity_notes(billed, prices),
+            *capacity_notes(billed, prices, plans),
             *unpriced_notes(billed),
             *budget_note(billed, bill),
             usage_note(usage),
@@ -157,9 +179,9 @@ def controller_note(cluster: AnyCluster, prices: PriceList) -> list[str]:
     if not isinstance(cluster, SlurmCluster):
         return []
     usd = {
-        group.name: group.num_instances * prices[f"hyperpod.{group.instance_type}"].usd
+        group.name: group.num_instances * price.usd
         for group in cluster.instance_groups
-        if f"hyperpod.{group.instance_type}" in prices
+        if (price := dearest(node_keys(group.types), prices))
     }
     controllers = [group for group in cluster.instance_groups if group.role == "controller"]
     of_controllers = sum(usd.get(group.name, 0) for group in controllers)
@@ -167,7 +189,7 @@ def controller_note(cluster: AnyCluster, prices: PriceList) -> list[str]:
     others = sum(usd.values()) - of_controllers
     if of_controllers <= CONTROLLER_USD or of_controllers <= others:
         return []
-    types = ", ".join(group.instance_type for group in controllers)
+    types = ", ".join(group.types_text for group in controllers)
     return [
         f"Most of the cost of nodes is the controller: {types} costs {of_controllers:.2f} USD per hour, the"
         f" workers {of_workers:.2f}. The services of a controller needed 0.3 GiB and 0.06 processors with"
@@ -175,20 +197,47 @@ def controller_note(cluster: AnyCluster, prices: PriceList) -> list[str]:
     ]
 
 
-def capacity_notes(cluster: AnyCluster, prices: PriceList) -> Iterator[str]:
+def capacity_notes(
+    cluster: AnyCluster, prices: PriceList, plans: Mapping[str, PaidPlan] = NO_PLANS
+) -> Iterator[str]:
     """Yield notes about groups whose bill differs from on-demand prices."""
+    for paid in plans.values():
+        yield paid.note
     for group in cluster.instance_groups:
-        if group.training_plan_arn:
+        if group.training_plan_arn and group.training_plan_arn not in plans:
             yield (
-                f"{group.name}: a training plan is paid at purchase, at its own price (aws sagemaker"
-                " list-training-plans), which differs from the table."
+                f"{group.name}: a training plan is paid at purchase, at its own price, which differs from the"
+                " table. ARGS=--plans reads it from the account."
             )
         if group.capacity == "spot":
             yield f"{group.name}: spot costs less than the on-demand price in the table, and varies."
-        price = prices.get(f"hyperpod.{group.instance_type}")
+        if len(group.types) > 1:
+            yield _range_note(group, prices)
+        price = dearest(node_keys(group.types), prices)
         if isinstance(group, EksInstanceGroup) and group.max_instances and price:
             most = group.max_instances * price.usd
             yield f"{group.name}: Karpenter may start {group.max_instances} for {most:.2f} USD per hour."
+
+
+def _range_note(group: InstanceGroup, prices: PriceList) -> str:
+    """Return a note about the prices of a group with several types."""
+    known = {
+        name: prices[key].usd
+        for name, key in zip(group.types, node_keys(group.types), strict=True)
+        if key in prices
+    }
+    unknown = [name for name in group.types if name not in known]
+    parts = []
+    if known:
+        cheapest, *_ = sorted(known, key=known.__getitem__)
+        highest = max(known, key=known.__getitem__)
+        parts.append(
+            f"a node costs {known[cheapest]:.2f} ({cheapest}) to {known[highest]:.2f} USD per hour "
+            f"({highest}), and the table has the dearest"
+        )
+    if unknown:
+        parts.append(f"no price is known for {', '.join(unknown)}")
+    return f"{group.name}: {'; '.join(parts)}."
 
 
 def unpriced_notes(cluster: AnyCluster) -> list[str]:

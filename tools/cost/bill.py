@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from config.facts.price_list import HOURS_PER_MONTH, Price, PriceList
+from config.facts.price_list import HOURS_PER_MONTH, Price, PriceList, dearest
 
 Scope = Literal["nodes", "kept"]
 
@@ -22,6 +22,12 @@ class Item:
     """Units per month, in the price's unit."""
     scope: Scope
     """``nodes`` bills until `make destroy`, ``kept`` until `make teardown` of the other stacks."""
+    other_keys: tuple[str, ...] = ()
+    """Keys of what may be billed in its place. The bill has the dearest."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (self.key, *self.other_keys)
 
 
 @dataclass(frozen=True)
@@ -50,11 +56,11 @@ class Bill:
     @property
     def lacking(self) -> list[str]:
         """Keys of items without a price."""
-        return sorted({line.item.key for line in self.lines if line.price is None})
+        return sorted({key for line in self.lines if line.price is None for key in line.item.keys})
 
 
 def make_bill(region: str, items: Iterable[Item], prices: PriceList) -> Bill:
-    return Bill(region, [Line(item, prices.get(item.key)) for item in items])
+    return Bill(region, [Line(item, dearest(item.keys, prices)) for item in items])
 
 
 def hourly_usd(monthly_usd: float) -> float:

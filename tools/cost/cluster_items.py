@@ -5,7 +5,7 @@ that leaves the region, and Lambda functions. The 100 GiB root volumes of nodes 
 publishes no price.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -14,13 +14,14 @@ from config.cluster_kinds import AnyCluster
 from config.eks_cluster import EksCluster
 from config.endpoint import Endpoint
 from config.facts.endpoint_services import endpoint_services
-from config.facts.price_list import HOURS_PER_MONTH
+from config.facts.price_list import HOURS_PER_MONTH, node_keys
 from config.kubernetes import KUBERNETES_VERSIONS
 from config.reading.endpoint_file import load_endpoint
 from config.reading.yaml_document import read_document
 from config.slurm_cluster import AccountingDatabase, SlurmCluster
 from config.storage import LustreFileSystem
 from tools.cost.bill import Item, Usage
+from tools.cost.plan_prices import NO_PLANS, PaidPlan
 
 SECONDS_PER_HOUR = 3600
 INCLUDED_METADATA_IOPS = {1200: 1500, 2400: 3000, 9600: 6000, 45600: 12000}
@@ -29,10 +30,18 @@ MONTH = timedelta(days=30)
 """Time that a bill looks ahead: extended support that begins in it is billed as if for the whole month."""
 
 
-def cluster_items(cluster: AnyCluster, usage: Usage) -> list[Item]:
-    """Return all monthly items of the cluster's stacks, in the order of the guidance's tables."""
+def cluster_items(
+    cluster: AnyCluster, usage: Usage, plans: Mapping[str, PaidPlan] = NO_PLANS
+) -> list[Item]:
+    """Return all monthly items of the cluster's stacks, in the order of the guidance's tables.
+
+    Args:
+        cluster: cluster file.
+        usage: usage per month.
+        plans: training plans with known prices, by ARN. Groups of other plans are billed on demand.
+    """
     return [
-        *_nodes(cluster, usage),
+        *_nodes(cluster, usage, plans),
         *_storage(cluster, usage),
         *_network(cluster, usage),
         *_observability(cluster, usage),
@@ -40,13 +49,17 @@ def cluster_items(cluster: AnyCluster, usage: Usage) -> list[Item]:
     ]
 
 
-def _nodes(cluster: AnyCluster, usage: Usage) -> Iterator[Item]:
+def _nodes(cluster: AnyCluster, usage: Usage, plans: Mapping[str, PaidPlan]) -> Iterator[Item]:
     present = usage.hours / HOURS_PER_MONTH
+    for paid in plans.values():
+        hours = min(paid.plan.hours, HOURS_PER_MONTH)
+        yield Item("Compute", f"{paid.plan.name}: {paid.text}", paid.key, hours, "kept")
     for group in cluster.instance_groups:
-        if group.num_instances:
-            what = f"{group.num_instances} * {group.instance_type}"
-            key = f"hyperpod.{group.instance_type}"
-            yield Item("Compute", what, key, group.num_instances * usage.hours, "nodes")
+        if group.num_instances and group.training_plan_arn not in plans:
+            what = f"{group.num_instances} * {group.types_text}"
+            key, *other_keys = node_keys(group.types)
+            hours = group.num_instances * usage.hours
+            yield Item("Compute", what, key, hours, "nodes", tuple(other_keys))
     # The bill of an existing EKS cluster is its owner's.
     if isinstance(cluster, EksCluster) and not cluster.kubernetes.existing:
         yield from _control_plane(cluster, usage)

@@ -1,4 +1,4 @@
-"""Write the tables of docs/json.md and docs/json-operations.md: ``python -m tools.documents.json_page``."""
+"""Write the tables of the pages about JSON, docs/json*.md: ``python -m tools.documents.json_page``."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,6 +6,7 @@ from itertools import groupby
 from pathlib import Path
 
 from tools.json_forms import (
+    CAPACITY_COMMANDS,
     COMMANDS,
     COMMON_STATUSES,
     DEPLOYMENT_COMMANDS,
@@ -17,6 +18,7 @@ from tools.json_forms import (
 
 DEPLOYMENT_PAGE = Path("docs/json.md")
 OPERATION_PAGE = Path("docs/json-operations.md")
+CAPACITY_PAGE = Path("docs/json-capacity.md")
 AFTER_ERRORS = "After an error, they print no document, and the message is on standard error."
 EVERY_COMMAND = {**COMMANDS, **RUN_COMMANDS}
 START = "<!-- commands -->"
@@ -70,6 +72,7 @@ def pages() -> dict[Path, str]:
     return {
         DEPLOYMENT_PAGE: _with_sections(DEPLOYMENT_PAGE, deployment),
         OPERATION_PAGE: _with_sections(OPERATION_PAGE, operation),
+        CAPACITY_PAGE: _with_sections(CAPACITY_PAGE, _sections(CAPACITY_COMMANDS)),
     }
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tokenize
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,8 +69,9 @@ def findings(path: Path, rules: dict[str, Any]) -> Iterator[Finding]:
     """Yield the findings of one file; files of other kinds have none."""
     if path.suffix == ".py":
         source = path.read_text()
-        yield from _python(source, rules)
-        yield from _fragments(source, rules)
+        nodes = list(ast.walk(ast.parse(source)))
+        yield from _python(source, nodes, rules)
+        yield from _fragments(nodes, rules)
     elif path.suffix == ".md":
         yield from _document(path, rules)
     elif path.suffix in COMMENTED:
@@ -79,26 +80,25 @@ def findings(path: Path, rules: dict[str, Any]) -> Iterator[Finding]:
                 yield from _phrases(comment[1], number, rules)
 
 
-def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
+def _docstrings(nodes: Sequence[ast.AST]) -> Iterator[ast.Constant]:
     """Yield the strings that stand alone: docstrings, and strings below constants and fields."""
-    for node in ast.walk(tree):
+    for node in nodes:
         value = node.value if isinstance(node, ast.Expr) else None
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
             yield value
 
 
-def _python(source: str, rules: dict[str, Any]) -> Iterator[Finding]:
-    tree = ast.parse(source)
+def _python(source: str, nodes: Sequence[ast.AST], rules: dict[str, Any]) -> Iterator[Finding]:
     first_word = re.compile(rf"\s*({'|'.join(rules['first_words'])})\b")
     documented = set()
-    for docstring in _docstrings(tree):
+    for docstring in _docstrings(nodes):
         documented.add(id(docstring))
         text = str(docstring.value)
         if first := first_word.match(text):
             message = f"docstring begins with {first[1]!r}; name the thing, or begin with a verb"
             yield Finding(docstring.lineno, message)
         yield from _phrases(text, docstring.lineno, rules)
-    for node in ast.walk(tree):
+    for node in nodes:
         if (
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)
@@ -113,22 +113,21 @@ def _python(source: str, rules: dict[str, Any]) -> Iterator[Finding]:
             yield from _phrases(token.string, token.start[0], rules)
 
 
-def _fragments(source: str, rules: dict[str, Any]) -> Iterator[Finding]:
+def _fragments(nodes: Sequence[ast.AST], rules: dict[str, Any]) -> Iterator[Finding]:
     """Yield entries of docstrings, and texts of help and alerts, that begin in the middle of a sentence."""
-    tree = ast.parse(source)
     fragments = rules["fragments"]
     in_phrase, in_condition = (
         re.compile(rf"(?:{'|'.join(fragments[key])})(?![\w-])", re.IGNORECASE)
         for key in ("first_words", "first_words_of_raises")
     )
-    for docstring in _docstrings(tree):
+    for docstring in _docstrings(nodes):
         for entry in _entries(docstring):
             first_word = in_condition if entry.section == "Raises" else in_phrase
             if first := first_word.match(entry.text):
                 yield Finding(
                     entry.line, f"entry of {entry.section} begins with {first[0]!r}; name the thing"
                 )
-    for node in ast.walk(tree):
+    for node in nodes:
         for keyword in node.keywords if isinstance(node, ast.Call) else []:
             if keyword.arg in fragments["keywords"]:
                 text = _first_text(keyword.value)

@@ -41,6 +41,11 @@ def field(name: str) -> Entry:
     return Entry(Way.FIELD, name)
 
 
+def whole_field(name: str) -> Entry:
+    """Return the entry of a structure, with all its members, whose form a field of the cluster file has."""
+    return Entry(Way.FIELD, name, covers_members=True)
+
+
 def command(text: str) -> Entry:
     """Return the entry of a member, or a whole request, that a command of this project sends."""
     return Entry(Way.COMMAND, text, covers_members=True)

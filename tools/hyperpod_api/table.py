@@ -5,7 +5,7 @@ A member without an entry, and an entry without a member, fail the tests with th
 
 from collections.abc import Mapping
 
-from tools.hyperpod_api.coverage import WHOLE, Entries, command, field, fixed, left_out
+from tools.hyperpod_api.coverage import WHOLE, Entries, command, field, fixed, left_out, whole_field
 
 _GROUP = "InstanceGroups[]"
 _QUOTA = "ComputeQuotaConfig.ComputeQuotaResources[]"
@@ -14,27 +14,36 @@ _CHECKS = "DeepHealthCheckConfigurations[]"
 _ACCOUNTING = "Orchestrator.Slurm.AccountingDatabase"
 _DATABASE = "the database of accounting_database"
 _BATCH_IDS = "for nodes without an instance id, which run no jobs yet"
-_PATCHING = "patches are started by auto_patch or by hand (docs/runbook.md)"
-_PLAN_BY_HAND = (
-    "a plan is bought in the console or with the aws command, and named by training_plan_arn"
-)
-_EXTENSIONS = (
-    "the project's own exporters measure Slurm, and EKS has the add-on, which the stack installs"
-)
-_PARTITIONS = "quotas are in nodes or whole accelerators, not in parts of a GPU"
-_BY_AMOUNT = "quotas are in nodes or accelerators, with their share of CPU and memory"
+_BATCHES = "DeploymentConfig.RollingUpdatePolicy"
+_SEARCH = "make plans-search"
+_BUY = "make plans-buy"
+_EXTENSIONS = "the project's own exporters measure Slurm (docs/slurm-metrics.md has the reasons)"
 _ATTACHED = (
     "nodes have the volumes and interfaces of their group, so that a replacement has them too"
 )
+
+
+def _rolling(path: str) -> Entries:
+    """Return the entries of a DeploymentConfig at a path, which a group's rolling_update sets."""
+    section = "instance_groups.rolling_update"
+    return {
+        f"{path}.{_BATCHES}.MaximumBatchSize.Type": fixed("the unit of the field that is set"),
+        f"{path}.{_BATCHES}.MaximumBatchSize.Value": field(f"{section}.max_nodes"),
+        f"{path}.{_BATCHES}.RollbackMaximumBatchSize.Type": fixed("as MaximumBatchSize"),
+        f"{path}.{_BATCHES}.RollbackMaximumBatchSize.Value": fixed("as MaximumBatchSize"),
+        f"{path}.DeploymentConfig.WaitIntervalInSeconds": field(f"{section}.wait_seconds"),
+        f"{path}.DeploymentConfig.AutoRollbackConfiguration[].AlarmName": field(
+            f"{section}.rollback_alarms"
+        ),
+    }
+
 
 REQUESTS: Mapping[str, Entries] = {
     "CreateCluster": {
         "ClusterName": field("name"),
         f"{_GROUP}.InstanceGroupName": field("instance_groups.name"),
         f"{_GROUP}.InstanceType": field("instance_groups.instance_type"),
-        f"{_GROUP}.InstanceRequirements": left_out(
-            "several types in one group would need the same EFA interfaces, devices and GRES"
-        ),
+        f"{_GROUP}.InstanceRequirements.InstanceTypes": field("instance_groups.instance_types"),
         f"{_GROUP}.InstanceCount": field("instance_groups.num_instances"),
         f"{_GROUP}.MinInstanceCount": field("instance_groups.min_instances"),
         f"{_GROUP}.LifeCycleConfig.SourceS3Uri": fixed("the uploaded scripts of this repository"),
@@ -54,12 +63,15 @@ REQUESTS: Mapping[str, Entries] = {
         f"{_GROUP}.TrainingPlanArn": field("instance_groups.training_plan_arn"),
         f"{_GROUP}.OverrideVpcConfig.SecurityGroupIds": fixed("the cluster's security group"),
         f"{_GROUP}.OverrideVpcConfig.Subnets": field("instance_groups.availability_zone_id"),
-        f"{_GROUP}.ScheduledUpdateConfig": left_out(_PATCHING),
+        f"{_GROUP}.ScheduledUpdateConfig.ScheduleExpression": field(
+            "instance_groups.scheduled_update"
+        ),
+        **_rolling(f"{_GROUP}.ScheduledUpdateConfig"),
         f"{_GROUP}.ImageId": field("instance_groups.image_id"),
         f"{_GROUP}.ImageReleaseVersion": field("instance_groups.image_release_version"),
         f"{_GROUP}.AutoPatchConfig.PatchingStrategy": field("instance_groups.auto_patch"),
         f"{_GROUP}.AutoPatchConfig.PatchSchedule": left_out("the service chooses the date"),
-        f"{_GROUP}.AutoPatchConfig.DeploymentConfig": left_out("the service's batches apply"),
+        **_rolling(f"{_GROUP}.AutoPatchConfig"),
         f"{_GROUP}.AutoPatchConfig.IdleWaitWindowInSeconds": left_out(
             "the service's time of waiting for idle nodes applies"
         ),
@@ -91,7 +103,8 @@ REQUESTS: Mapping[str, Entries] = {
         f"{_ACCOUNTING}.Name": field("accounting_database.schema_name"),
         "NodeRecovery": field("node_recovery"),
         "NodeProvisioningMode": field("continuous_provisioning"),
-        "TieredStorageConfig": left_out("checkpoints are written to Lustre, not to memory"),
+        "TieredStorageConfig.Mode": field("memory_states.storage"),
+        "TieredStorageConfig.InstanceMemoryAllocationPercentage": field("memory_states.percent"),
         "ClusterRole": fixed("a role of the stack, with autoscaling"),
         "AutoScaling.Mode": field("autoscaling"),
         "AutoScaling.AutoScalerType": field("autoscaling"),
@@ -102,7 +115,7 @@ REQUESTS: Mapping[str, Entries] = {
     "DescribeCluster": {WHOLE: command("make connect")},
     "ListClusters": {WHOLE: command("make connect")},
     "DeleteCluster": {WHOLE: command("make destroy")},
-    "UpdateClusterSoftware": {WHOLE: left_out(_PATCHING)},
+    "UpdateClusterSoftware": {WHOLE: command("make patch")},
     "ListClusterNodes": {WHOLE: command("make connect ARGS=--list")},
     "DescribeClusterNode": {WHOLE: left_out("ListClusterNodes has what the commands need")},
     "BatchAddClusterNodes": {
@@ -201,15 +214,16 @@ REQUESTS: Mapping[str, Entries] = {
         f"{_QUOTA}.InstanceType": field("task_governance.teams.quota.instance_type"),
         f"{_QUOTA}.Count": field("task_governance.teams.quota.num_instances"),
         f"{_QUOTA}.Accelerators": field("task_governance.teams.quota.num_accelerators"),
-        f"{_QUOTA}.VCpu": left_out(_BY_AMOUNT),
-        f"{_QUOTA}.MemoryInGiB": left_out(_BY_AMOUNT),
-        f"{_QUOTA}.AcceleratorPartition": left_out(_PARTITIONS),
+        f"{_QUOTA}.VCpu": field("task_governance.teams.quota.vcpus"),
+        f"{_QUOTA}.MemoryInGiB": field("task_governance.teams.quota.memory_gib"),
+        f"{_QUOTA}.AcceleratorPartition.Type": field("task_governance.teams.quota.mig_profile"),
+        f"{_QUOTA}.AcceleratorPartition.Count": field("task_governance.teams.quota.num_slices"),
         "ComputeQuotaConfig.ResourceSharingConfig.Strategy": field("task_governance.teams.sharing"),
         "ComputeQuotaConfig.ResourceSharingConfig.BorrowLimit": field(
             "task_governance.teams.borrow_limit_percent"
         ),
-        "ComputeQuotaConfig.ResourceSharingConfig.AbsoluteBorrowLimits": left_out(
-            "borrow_limit_percent limits what a team borrows"
+        "ComputeQuotaConfig.ResourceSharingConfig.AbsoluteBorrowLimits": whole_field(
+            "task_governance.teams.borrow_limits"
         ),
         "ComputeQuotaConfig.PreemptTeamTasks": field("task_governance.teams.preemption"),
         "ComputeQuotaTarget.TeamName": field("task_governance.teams.name"),
@@ -226,11 +240,27 @@ REQUESTS: Mapping[str, Entries] = {
     "DeleteComputeQuota": {WHOLE: command("make destroy")},
     "ListComputeQuotas": {WHOLE: left_out("the stack knows its quotas' ids")},
     "DescribeTrainingPlan": {WHOLE: command("make preflight")},
-    "SearchTrainingPlanOfferings": {WHOLE: left_out(_PLAN_BY_HAND)},
-    "CreateTrainingPlan": {WHOLE: left_out(_PLAN_BY_HAND)},
-    "ExtendTrainingPlan": {WHOLE: left_out(_PLAN_BY_HAND)},
-    "ListTrainingPlans": {WHOLE: left_out(_PLAN_BY_HAND)},
-    "DescribeTrainingPlanExtensionHistory": {WHOLE: left_out(_PLAN_BY_HAND)},
+    "SearchTrainingPlanOfferings": {
+        "InstanceType": command(_SEARCH),
+        "InstanceCount": command(_SEARCH),
+        "UltraServerType": command(_SEARCH),
+        "UltraServerCount": command(_SEARCH),
+        "StartTimeAfter": command(_SEARCH),
+        "EndTimeBefore": command(_SEARCH),
+        "DurationHours": command(_SEARCH),
+        "TargetResources": fixed("hyperpod-cluster"),
+        "TrainingPlanArn": command(_SEARCH),
+    },
+    "CreateTrainingPlan": {
+        "TrainingPlanName": command(_BUY),
+        "TrainingPlanOfferingId": command(_BUY),
+        "SpareInstanceCountPerUltraServer": left_out("the service's default of one applies"),
+        "Tags[].Key": field("tags"),
+        "Tags[].Value": field("tags"),
+    },
+    "ExtendTrainingPlan": {WHOLE: command("make plans-extend")},
+    "ListTrainingPlans": {WHOLE: command("make plans-list")},
+    "DescribeTrainingPlanExtensionHistory": {WHOLE: command("make plans-extend")},
     "DescribeReservedCapacity": {WHOLE: left_out("DescribeTrainingPlan has what preflight needs")},
     "ListUltraServersByReservedCapacity": {
         WHOLE: left_out("a group of UltraServers names its plan only")

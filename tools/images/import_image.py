@@ -16,7 +16,6 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from config.cluster_files import DEFAULT_CLUSTER_FILE
-from config.facts.instance_catalogue import instance_type
 from config.reading.loader import load_slurm_cluster
 from config.slurm_cluster import SlurmCluster
 from tools.command_line import Say, cluster_parser, run_command
@@ -126,9 +125,7 @@ def find_place(cluster: SlurmCluster, wanted: str | None) -> Place:
             f"--partition: got {wanted}; the cluster file has {', '.join(names) or 'none'}"
         )
     partition = str(groups[0].partition)
-    vcpus = [
-        instance_type(group.instance_type).vcpus for group in groups if group.partition == partition
-    ]
+    vcpus = [group.hardware.vcpus for group in groups if group.partition == partition]
     return Place(partition, min(MOST_CPUS, *vcpus))
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from config.cluster import Cluster
 from config.eks_cluster import EksCluster
-from config.facts.instance_catalogue import instance_type
 from config.reading.loader import load_cluster
 from config.resource_names import ResourceNames, artifact_bucket, construct_ids
 from config.slurm_cluster import SlurmCluster
@@ -101,7 +100,7 @@ def deploy_storage(cluster: Cluster) -> str:
 def needed(cluster: SlurmCluster) -> dict[str, list[dict[str, Any]]]:
     """Return ``files`` and ``images`` of the table; only clusters with GPUs need the images."""
     table: dict[str, list[dict[str, Any]]] = json.loads(TABLE.read_text())
-    has_gpus = any(instance_type(group.instance_type).num_gpus for group in cluster.instance_groups)
+    has_gpus = any(group.hardware.num_gpus for group in cluster.instance_groups)
     return table if has_gpus else {**table, "images": []}
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from config.cluster_files import DEFAULT_CLUSTER_FILES
-from config.eks_cluster import EksCluster
+from config.eks_cluster import EksCluster, has_slices
 from config.reading.loader import load_eks_cluster
 from manifests.chart_values import chart_values
 from manifests.charts import (
@@ -38,6 +38,8 @@ from manifests.charts import (
     problem_of,
     write_lock,
 )
+from manifests.gpu_operator import CHART as GPU_OPERATOR
+from manifests.gpu_operator import gpu_operator_values
 from manifests.public_images import images_of, is_known, repository_address
 from seqlm.training.whole_file import move_into_place
 from tools.archives import SECONDS_WITHOUT_DATA, download
@@ -107,22 +109,31 @@ def main() -> int:
     )
     add_json_option(parser)
     options = parser.parse_args()
-    bring_charts(load_eks_cluster(options.cluster), table=options.table, cache=options.cache)
-    publish(folder=str(options.cache), charts=list(load_charts(options.table)))
+    cluster = load_eks_cluster(options.cluster)
+    bring_charts(cluster, table=options.table, cache=options.cache)
+    publish(folder=str(options.cache), charts=list(needed_charts(cluster, options.table)))
     return 0
 
 
+def needed_charts(cluster: EksCluster, table: Path = TABLE) -> dict[str, Chart]:
+    """Return the charts of the table that the cluster installs, by name."""
+    return {
+        name: chart
+        for name, chart in load_charts(table).items()
+        if name != GPU_OPERATOR or has_slices(cluster)
+    }
+
+
 def bring_charts(cluster: EksCluster, *, table: Path = TABLE, cache: Path = CACHE) -> None:
-    """Fetch all charts of the table that are not in the cache.
+    """Fetch all charts that the cluster needs and that are not in the cache.
 
     Raises:
         ValueError: if a chart cannot be fetched, or differs from the table.
     """
     try:
         with _alone_in(cache):
-            for name, chart in load_charts(table).items():
-                # The check uses the cluster's values, and never HyperPod's own defaults.
-                _bring(name, chart, cache, cluster if name == HYPERPOD else None)
+            for name, chart in needed_charts(cluster, table).items():
+                _bring(name, chart, cache, cluster)
     except OSError as error:
         raise ValueError(
             f"{error.filename or cache}: {error.strerror}; nothing unfinished was kept, run make charts again"
@@ -135,7 +146,8 @@ def bring_missing(cluster: EksCluster, *, table: Path = TABLE, cache: Path = CAC
     Print errors instead of raising them: the other stacks of the synthesis need no chart. Without a network,
     print nothing: the stack that needs the chart reports that it is missing, if that stack is selected.
     """
-    charts = [chart for name, chart in load_charts(table).items() if problem_of(name, chart, cache)]
+    needed = needed_charts(cluster, table).items()
+    charts = [chart for name, chart in needed if problem_of(name, chart, cache)]
     if charts and all(_answers(chart.git) for chart in charts):
         try:
             # The CDK may print a template to standard output.
@@ -170,7 +182,7 @@ def _alone_in(cache: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _bring(name: str, chart: Chart, cache: Path, cluster: EksCluster | None) -> None:
+def _bring(name: str, chart: Chart, cache: Path, cluster: EksCluster) -> None:
     if problem_of(name, chart, cache) is None:
         print(f"{name}: there already, unchanged")
         return
@@ -232,7 +244,8 @@ def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
     for dependency in document.get("dependencies", []):
         name = dependency["name"]
         repository = dependency.get("repository", "")
-        if not repository or repository.startswith("file://"):
+        is_inside = chart_file.with_name("charts").joinpath(name).is_dir()
+        if not repository or repository.startswith("file://") or is_inside:
             kept.append(dependency)
             packed = chart_file.with_name("charts") / f"{name}-{dependency.get('version')}.tgz"
             if packed.exists() and packed.with_name(name).is_dir():
@@ -265,7 +278,7 @@ def make_self_contained(chart_file: Path, chart: Chart) -> list[str]:
     return notes
 
 
-def _check_with_helm(name: str, folder: Path, cache: Path, cluster: EksCluster | None) -> None:
+def _check_with_helm(name: str, folder: Path, cache: Path, cluster: EksCluster) -> None:
     """Refuse a chart that helm cannot render, and print helm's remarks on style, which concern upstream."""
     helm = find_program("helm", cache)
     if helm is None:
@@ -273,9 +286,13 @@ def _check_with_helm(name: str, folder: Path, cache: Path, cluster: EksCluster |
             f"{name}: not checked, because helm is not on the PATH; the package's helm needs Linux x86-64"
         )
         return
+    # The check uses the cluster's values, and never the chart's own defaults.
     values: Values = {}
-    if cluster is not None:
-        values = chart_values(cluster, repository_address(cluster, EXAMPLE_ACCOUNT))
+    repository = repository_address(cluster, EXAMPLE_ACCOUNT)
+    if name == HYPERPOD:
+        values = chart_values(cluster, repository)
+    elif name == GPU_OPERATOR:
+        values = gpu_operator_values(cluster, repository)
     rendered = run_helm(
         helm, "template", name, str(folder), "--namespace=kube-system", values=values
     )
@@ -284,7 +301,7 @@ def _check_with_helm(name: str, folder: Path, cache: Path, cluster: EksCluster |
     linted = run_helm(helm, "lint", "--quiet", str(folder), values=values)
     if linted.returncode != 0:
         print(f"{name}: helm lint says:\n{linted.stdout}{linted.stderr}", file=sys.stderr)
-    if cluster is not None:
+    if name == HYPERPOD:
         remarks = unexpected_parts(folder / "Chart.yaml", values, rendered.stdout)
         for remark in [*remarks, *unknown_images(rendered.stdout, cluster.region)]:
             print(f"{name}: WARNING: {remark}", file=sys.stderr)

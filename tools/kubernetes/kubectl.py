@@ -3,6 +3,7 @@
 Both programs come with the CDK's kubectl layer, so users need not install them.
 """
 
+import argparse
 import json
 import os
 import platform
@@ -161,6 +162,17 @@ class Kubectl:
             f"{self.where} does not answer ({message}); its API server can be reached only from the VPC and "
             "from the cluster file's kubernetes.public_access_cidrs"
         )
+
+
+def add_kubeconfig_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option ``--kubeconfig``, which ``open_kubectl`` takes."""
+    parser.add_argument(
+        "--kubeconfig",
+        type=Path,
+        metavar="FILE",
+        help="on EKS: kubeconfig instead of the caller's AWS credentials, for example of "
+        "make connect ARGS=--tunnel",
+    )
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_args
 
 import boto3
@@ -22,9 +21,9 @@ from config.facts.instance_catalogue import instance_type
 from config.reading.loader import load_cluster
 from config.slurm_cluster import SlurmCluster
 from tools.aws_session import aws_client, open_session
-from tools.command_line import cluster_parser, run_command
+from tools.command_line import add_yes_option, cluster_parser, confirm, run_command
 from tools.json_output import add_json_option, publish
-from tools.kubernetes.kubectl import open_kubectl
+from tools.kubernetes.kubectl import add_kubeconfig_option, open_kubectl
 from tools.nodes import node_requests
 from tools.nodes.cluster_nodes import (
     ClusterNodes,
@@ -43,7 +42,6 @@ SECONDS_BETWEEN_LOOKS = 30
 NODES_LEFT = 1
 """Exit status if the service refused a node, or jobs still run."""
 DEFAULT_CHECKS = ("InstanceStress", "InstanceConnectivity")
-YES = "yes"
 CANNOT_MOVE_ON_SLURM = (
     "the service moves nodes between groups of EKS clusters only. On Slurm, raise num_instances of the other "
     "group, run make deploy, and then lower it for this one. Groups that name the same training plan share "
@@ -104,7 +102,7 @@ def main() -> int:
     nodes = _chosen(found, options.nodes, ACTIONS[options.action].max_nodes)
     workers = _workers(cluster, nodes)
     _refuse_unsuitable(cluster, nodes, options.action)
-    with _placement(cluster, found, workers, options) as placement:
+    with open_placement(cluster, found, workers, options) as placement:
         if options.resume:
             if not workers:
                 raise ValueError(f"--resume: no jobs run on {_names(nodes)}; omit it")
@@ -142,20 +140,23 @@ def _options() -> argparse.Namespace:
         help="longest time in minutes to wait for the end of running jobs (%(default)g)",
     )
     parser.add_argument(
-        "--now", action="store_true", help="end running jobs instead of waiting for them"
-    )
-    parser.add_argument("--yes", action="store_true", help="confirm without a prompt")
-    parser.add_argument(
         "--resume", action="store_true", help="let the nodes take jobs again, and do nothing else"
     )
-    parser.add_argument(
-        "--kubeconfig",
-        type=Path,
-        metavar="FILE",
-        help="on EKS: kubeconfig, for example of make connect ARGS=--tunnel",
-    )
+    add_request_options(parser, now="end running jobs instead of waiting for them")
     add_json_option(parser)
     return parser.parse_args()
+
+
+def add_request_options(parser: argparse.ArgumentParser, *, now: str) -> None:
+    """Add the options that commands share if they interrupt jobs on nodes.
+
+    Args:
+        parser: parser of the command.
+        now: help of ``--now``.
+    """
+    parser.add_argument("--now", action="store_true", help=now)
+    add_yes_option(parser)
+    add_kubeconfig_option(parser)
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ def _refuse_unsuitable(cluster: AnyCluster, nodes: Sequence[Node], action: str) 
 
 
 @contextmanager
-def _placement(
+def open_placement(
     cluster: AnyCluster,
     found: ClusterNodes,
     workers: Sequence[Node],
@@ -252,7 +253,7 @@ def _act(request: _Request, placement: JobPlacement, options: argparse.Namespace
     jobs = placement.jobs(request.workers) if request.workers else []
     publish(jobs=jobs)
     print(_explanation(request, jobs, options))
-    _confirm(options.action, options.yes)
+    confirm(options.action, options.yes)
     drained = placement.drain(request.workers, f"make {options.action}") if request.workers else []
     if request.workers and not options.now:
         try:
@@ -306,17 +307,6 @@ def _explanation(request: _Request, jobs: Sequence[str], options: argparse.Names
     elif request.workers:
         lines.append("No jobs run there now.")
     return "\n".join(lines)
-
-
-def _confirm(action: str, is_confirmed: bool) -> None:
-    """Raise ValueError unless the action is confirmed as an option, or typed."""
-    if is_confirmed:
-        return
-    if not sys.stdin.isatty():
-        raise ValueError("there is no terminal to confirm in; use a terminal, or --yes")
-    given = input(f"\nType {YES} to {action}: ").strip()
-    if given != YES:
-        raise ValueError(f"got '{given}', expected {YES}; nothing was changed")
 
 
 def _jobs_after_wait(

@@ -1,6 +1,6 @@
-"""Newest operations and events that HyperPod reports for a cluster.
+"""Newest operations and events that HyperPod reports for a cluster, and its stale images.
 
-The service has both for clusters with continuous provisioning.
+The service has operations and events for clusters with continuous provisioning.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,6 +12,7 @@ from config.cluster import Cluster
 from tools.aws_session import aws_client, explain, open_session
 from tools.command_line import format_table
 from tools.json_output import publish
+from tools.nodes.images import images_report
 
 NUM_SHOWN = 5
 """Most operations, and most events, of a report."""
@@ -36,10 +37,11 @@ def activity(sagemaker: Any, cluster_name: str) -> str:
 
 
 def print_activity(cluster: Cluster, profile: str | None) -> None:
-    """Print the newest operations and events of a cluster; nothing without continuous provisioning."""
+    """Print stale images, and with continuous provisioning the newest operations and events."""
+    sagemaker = aws_client(open_session(region=cluster.region, profile=profile), "sagemaker")
+    print(f"\n{images_report(sagemaker, cluster.name)}")
     if cluster.continuous_provisioning:
-        session = open_session(region=cluster.region, profile=profile)
-        print(f"\n{activity(aws_client(session, 'sagemaker'), cluster.name)}")
+        print(activity(sagemaker, cluster.name))
 
 
 def _part(

@@ -17,7 +17,7 @@ from tools.plan.checkpoints import plan_checkpoints
 from tools.plan.memory import Layout, memory
 from tools.plan.model_size import parameters_of, shape_of
 from tools.plan.network import NETWORK_SHARE
-from tools.plan.placement import Place, find_place
+from tools.plan.placement import Place, find_place, with_slowest_gpu
 from tools.plan.scaling_report import scaling_lines
 from tools.plan.speed import read_measured, residues_of, speed
 
@@ -79,10 +79,11 @@ def main() -> int:
     cluster = load_cluster(options.cluster)
     place = find_place(cluster, options.group, options.nodes)
     layout = _layout(config, place)
+    place = with_slowest_gpu(place, layout, options.mfu)
     num_proteins = tried.num_proteins(config, options.proteins)
     warnings = tried.warnings(num_proteins, place)
     title = f"{config.name} on {place.group.name} of {cluster.name}"
-    print(title, *warnings, "", sep="\n")
+    print(title, *report.type_lines(place), *warnings, "", sep="\n")
     needed = memory(layout)
     usable = report.usable_bytes(place)
     fits = needed.total <= usable
@@ -91,7 +92,7 @@ def main() -> int:
         run=config.name,
         cluster=cluster.name,
         group=place.group.name,
-        instance_type=place.group.instance_type,
+        instance_type=place.group.types_text,
         nodes=place.num_nodes,
         devices=place.world_size,
         warnings=warnings,
@@ -104,7 +105,9 @@ def main() -> int:
     if not fits:
         return DOES_NOT_FIT
     measured = read_measured(options.measured) if options.measured else None
-    found = speed(layout, gpu=place.gpu, mfu=options.mfu, measured=measured)
+    found = speed(
+        layout, gpu=place.gpu, mfu=options.mfu, measured=measured, gpu_share=place.gpu_share
+    )
     saving = plan_checkpoints(
         layout,
         lustre_bytes_per_second=lustre_bytes_per_second(cluster),
@@ -128,7 +131,7 @@ def main() -> int:
         "",
         *report.speed_lines(layout, found, place),
         *report.checkpoint_lines(layout, saving, seconds_per_step),
-        *report.node_memory_lines(layout, place),
+        *report.node_memory_lines(layout, place, cluster),
         *report.time_and_money(
             cluster,
             place,

@@ -9,6 +9,7 @@ interval for restart dumps", equation 37) refines this for delta that is not sma
 import math
 from dataclasses import dataclass
 
+from seqlm.training.memory.layout import STATES_KEPT
 from seqlm.training.memory.layout import Layout as Distribution
 from tools.plan.memory import ADAM_STATE, FP32, Layout
 from tools.plan.model_size import Parameters
@@ -42,16 +43,19 @@ def checkpoint_bytes(parameters: Parameters) -> int:
     return parameters.trained * (FP32 + ADAM_STATE)
 
 
-def node_memory_bytes(layout: Layout, *, num_nodes: int) -> int:
+def node_memory_bytes(layout: Layout, *, num_nodes: int, is_managed: bool = False) -> int:
     """Return the memory of a node that the run's states in memory take; 0 if it keeps none.
 
     Args:
         layout: layout of the run.
         num_nodes: number of nodes, with equal numbers of processes.
+        is_managed: whether HyperPod's managed tier keeps the states. Its own copies are not counted.
     """
     steps = layout.config.train.memory_checkpoint_steps
     if steps == 0 or (steps is None and num_nodes == 1):
         return 0
+    if is_managed:
+        return STATES_KEPT * checkpoint_bytes(layout.parameters) // num_nodes
     distribution = Distribution(layout.world_size, layout.world_size // num_nodes, layout.shards)
     if distribution.problem:
         return 0

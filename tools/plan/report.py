@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from config.cluster_kinds import AnyCluster
-from config.eks_cluster import EksInstanceGroup
-from config.facts.price_list import load_prices
+from config.eks_cluster import EksCluster
+from config.facts.price_list import dearest, load_prices, node_keys
 from seqlm.runs.run_file import RunFile
 from tools.command_line import format_table
 from tools.cost.bill import Usage, hourly_usd, make_bill
 from tools.cost.cluster_items import cluster_items
 from tools.plan.checkpoints import Checkpoints, checkpoint_bytes, node_memory_bytes
 from tools.plan.memory import USABLE, Layout, Memory, memory
-from tools.plan.placement import Place
+from tools.plan.placement import Place, accelerators
 from tools.plan.speed import Speed, residues_of
 
 BOARD_WATTS = {
@@ -50,13 +50,24 @@ def usable_bytes(place: Place) -> float:
     return USABLE * place.device_memory_gib * GIB
 
 
+def type_lines(place: Place) -> list[str]:
+    """Return a line about a group of several types; none for a group of one."""
+    if len(place.group.types) == 1:
+        return []
+    return [
+        f"{place.group.name} may have {place.group.types_text}: the plan has the smallest memory of these,"
+        f" {place.device_memory_gib:g} GiB, the slowest accelerator, {place.gpu}, and the dearest type"
+    ]
+
+
 def memory_lines(layout: Layout, found: Memory, place: Place, changes: list[str]) -> list[str]:
     parts = {**dataclasses.asdict(found), "together": found.total}
     rows = [(name.replace("_", " "), _size(value)) for name, value in parts.items()]
     usable = usable_bytes(place)
     size = place.device_memory_gib
     others = "Neuron's runtime" if place.hardware.is_neuron else "CUDA and NCCL"
-    verdict = f"of {_size(usable)} usable ({size} GiB {place.device}, {1 - USABLE:.0%} reserved for {others})"
+    reserved = f"{1 - USABLE:.0%} reserved for {others}"
+    verdict = f"of {_size(usable)} usable ({size:g} GiB {place.device}, {reserved})"
     lines = [format_table((f"memory of a {_kind(place)}", "size"), rows)]
     if place.hardware.is_neuron:
         lines.append(
@@ -76,10 +87,13 @@ def memory_lines(layout: Layout, found: Memory, place: Place, changes: list[str]
     if changes:
         return [*lines, "It fits with one of these:", *(f'  ARGS="{change}"' for change in changes)]
     states = found.parameters + found.gradients + found.optimizer
+    larger = "more nodes with parallel.mode=fsdp, GPUs with more memory"
+    if place.gpu_slice:
+        larger = "a group with larger slices or whole GPUs"
     return [
         *lines,
         f"Smaller packs, recomputed activations and sharding do not help: {_size(states)} are states of the"
-        " model. Use more nodes with parallel.mode=fsdp, GPUs with more memory, or a smaller model.",
+        f" model. Use {larger}, or a smaller model.",
     ]
 
 
@@ -119,18 +133,27 @@ def checkpoint_lines(layout: Layout, found: Checkpoints, seconds_per_step: float
     ]
 
 
-def node_memory_lines(layout: Layout, place: Place) -> list[str]:
+def node_memory_lines(layout: Layout, place: Place, cluster: AnyCluster) -> list[str]:
     """Return lines about the states that a run keeps in the memory of its nodes; none if it keeps none.
 
-    Only jobs of Slurm on GPUs keep some.
+    Jobs on Neuron devices keep none, and on EKS only jobs of clusters with ``memory_states``.
     """
-    if place.hardware.is_neuron or isinstance(place.group, EksInstanceGroup):
+    if place.hardware.is_neuron:
         return []
-    needed = node_memory_bytes(layout, num_nodes=place.num_nodes)
+    size = place.hardware.memory_gib * place.nodes_paid / place.num_nodes
+    kind = "of this share of a node" if place.gpu_slice else "of each node"
+    is_managed = False
+    if isinstance(cluster, EksCluster):
+        if cluster.memory_states is None:
+            return []
+        if cluster.managed_memory_percent:
+            is_managed = True
+            size *= cluster.managed_memory_percent / 100
+            kind = "of each node for HyperPod's managed tier, whose own copies are not counted"
+    needed = node_memory_bytes(layout, num_nodes=place.num_nodes, is_managed=is_managed)
     if not needed:
         return []
-    size = place.hardware.memory_gib
-    line = f"states in memory: up to {_size(needed)} of the {size:g} GiB of each node"
+    line = f"states in memory: up to {_size(needed)} of the {size:g} GiB {kind}"
     if needed > size * GIB:
         line += (
             "; that is too much, so none are kept: ARGS=train.memory_checkpoint_steps=0 is the same"
@@ -148,9 +171,11 @@ def time_and_money(
         if hours_high >= 2 * hours or unit == "seconds"
     )
     time = f"{_span(hours_low / length, hours_high / length)} {unit}"
-    devices = f"{place.world_size} {_kind(place)}s"
+    devices = f"{place.num_nodes} * {place.group.types_text} ({place.world_size} {_kind(place)}s)"
+    if place.gpu_slice:
+        devices = f"one {place.device} of {place.group.types_text}"
     lines = [
-        f"{time} on {place.num_nodes} * {place.group.instance_type} ({devices})",
+        f"{time} on {devices}",
         _cost_line(cluster, place, hours_low, hours_high),
     ]
     if co2:
@@ -163,7 +188,7 @@ class HourlyRates:
     """USD per hour while a run lasts."""
 
     nodes: float
-    """Nodes of the run, on demand."""
+    """Nodes of the run, on demand; of a slice, its share of a node."""
     cluster: float
     """Whole cluster."""
 
@@ -171,14 +196,14 @@ class HourlyRates:
 def hourly_rates(cluster: AnyCluster, place: Place) -> HourlyRates | None:
     """Return the rates of a run; None if the price of its nodes is not known."""
     prices = load_prices(cluster.region)
-    node_price = prices.get(f"hyperpod.{place.group.instance_type}")
+    node_price = dearest(node_keys(place.group.types), prices)
     if not node_price:
         return None
     bill = make_bill(cluster.region, cluster_items(cluster, Usage()), prices)
     # The bill does not include nodes that Karpenter adds.
     num_added = max(0, place.num_nodes - place.group.num_instances)
     return HourlyRates(
-        nodes=node_price.usd * place.num_nodes,
+        nodes=node_price.usd * place.nodes_paid,
         cluster=hourly_usd(bill.monthly_usd) + node_price.usd * num_added,
     )
 
@@ -186,18 +211,20 @@ def hourly_rates(cluster: AnyCluster, place: Place) -> HourlyRates | None:
 def _cost_line(cluster: AnyCluster, place: Place, hours_low: float, hours_high: float) -> str:
     rates = hourly_rates(cluster, place)
     if rates is None:
-        return f"no price is known for {place.group.instance_type}; run `make prices REGION={cluster.region}`"
+        return f"no price is known for {place.group.types_text}; run `make prices REGION={cluster.region}`"
     nodes_cost = _money(rates.nodes * hours_low, rates.nodes * hours_high)
     cluster_cost = _money(rates.cluster * hours_low, rates.cluster * hours_high)
+    what = "this share of a node" if place.gpu_slice else "these nodes"
     return (
-        f"{nodes_cost} for these nodes on demand, {cluster_cost} for the whole cluster in that time"
+        f"{nodes_cost} for {what} on demand, {cluster_cost} for the whole cluster in that time"
         " (`make cost` names the sources of the prices)"
     )
 
 
 def _emissions_line(cluster: AnyCluster, place: Place, hours_low: float, hours_high: float) -> str:
-    kwh_low = energy_kwh(place.gpu, place.world_size, hours_low)
-    kwh_high = energy_kwh(place.gpu, place.world_size, hours_high)
+    gpus = accelerators(place.group)
+    kwh_low = min(energy_kwh(gpu, place.gpus_paid, hours_low) for gpu in gpus)
+    kwh_high = max(energy_kwh(gpu, place.gpus_paid, hours_high) for gpu in gpus)
     kg_per_kwh = grid_grams_per_kwh(cluster.region) / 1000
     kg_low = kwh_low * kg_per_kwh
     kg_high = kwh_high * kg_per_kwh
@@ -214,6 +241,8 @@ def _emissions_line(cluster: AnyCluster, place: Place, hours_low: float, hours_h
 
 def _kind(place: Place) -> str:
     """Return the kind of device of one process."""
+    if place.gpu_slice:
+        return "slice"
     return "NeuronCore" if place.hardware.is_neuron else "GPU"
 
 
@@ -264,15 +293,15 @@ def grid_grams_per_kwh(region: str) -> float:
     return known[region]
 
 
-def energy_kwh(gpu: str, world_size: int, hours: float) -> float:
-    """Return the energy of the nodes at full load, including cooling.
+def energy_kwh(gpu: str, num_gpus: float, hours: float) -> float:
+    """Return the energy of GPUs and their share of the nodes at full load, including cooling.
 
     Raises:
         ValueError: for an accelerator whose power is not published.
     """
     if gpu not in BOARD_WATTS:
         raise ValueError(f"--co2: got {gpu}, whose power is not published; remove it")
-    return BOARD_WATTS[gpu] / 1000 * world_size * hours * HOST_FACTOR * POWER_USAGE_EFFECTIVENESS
+    return BOARD_WATTS[gpu] / 1000 * num_gpus * hours * HOST_FACTOR * POWER_USAGE_EFFECTIVENESS
 
 
 def remedies(layout: Layout, usable_bytes: float) -> list[str]:

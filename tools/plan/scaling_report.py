@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from config.facts.price_list import load_prices
+from config.facts.price_list import dearest, load_prices, node_keys
 from tools.command_line import format_table
 from tools.plan.memory import Layout, memory
 from tools.plan.messages import exchange_of, gradient_bytes, parts_of
@@ -36,11 +36,13 @@ def scaling_lines(
         region: region of the prices.
         network_share: share of EFA's bandwidth that collectives reach.
     """
+    if place.gpu_slice:
+        return ["Scaling: none, because NCCL connects no slices of GPUs"]
     network = network_of(place.hardware, network_share)
     if network is None:
         if place.hardware.is_neuron:
             return ["Scaling: no model for NeuronCores"]
-        return [f"Scaling: no model for {place.group.instance_type}, which has no EFA"]
+        return [f"Scaling: no model for {place.group.types_text}, which has no EFA"]
     pack_seconds = _pack_seconds(layout, found)
     results = []
     left_out = []
@@ -65,7 +67,7 @@ def _pack_seconds(layout: Layout, found: Speed) -> float:
 
 
 def _table(results: list[Scaled], layout: Layout, place: Place, region: str) -> str:
-    price = load_prices(region).get(f"hyperpod.{place.group.instance_type}")
+    price = dearest(node_keys(place.group.types), load_prices(region))
     residues = residues_of(layout.config)
     hours = [residues / found.residues_per_second / SECONDS_PER_HOUR for found in results]
     unit, length = next(

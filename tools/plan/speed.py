@@ -88,9 +88,21 @@ def flops_per_residue(layout: Layout) -> float:
 
 
 def speed(
-    layout: Layout, *, gpu: str, mfu: float | None = None, measured: Measured | None = None
+    layout: Layout,
+    *,
+    gpu: str,
+    mfu: float | None = None,
+    measured: Measured | None = None,
+    gpu_share: float = 1.0,
 ) -> Speed:
     """Return the speed at the given MFU, else at that of a run, else at the known one.
+
+    Args:
+        layout: run on its devices.
+        gpu: accelerator, by its name in ``PEAKS``.
+        mfu: MFU to assume; None looks it up.
+        measured: speed of a finished run on the same GPU.
+        gpu_share: share of the GPU that one process has.
 
     Raises:
         ValueError: if the measurement is from another GPU.
@@ -108,11 +120,13 @@ def speed(
     packs = layout.config.packs_per_step
     rounds = ceil(packs / layout.world_size)
     busy = packs / (rounds * layout.world_size)
-    residues_at_peak = PEAKS[gpu] * layout.world_size * busy / flops_per_residue(layout)
+    peak = gpu_share * PEAKS[gpu]
+    residues_at_peak = peak * layout.world_size * busy / flops_per_residue(layout)
+    source = share.source if gpu_share == 1 else f"{share.source}; not measured on a slice of a GPU"
     return Speed(
         mfu_low=share.low,
         mfu_high=share.high,
-        source=share.source,
+        source=source,
         residues_per_second_low=share.low * residues_at_peak,
         residues_per_second_high=share.high * residues_at_peak,
         busy=busy,

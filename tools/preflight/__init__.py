@@ -73,6 +73,7 @@ CHECKS: dict[str, Check] = {
     "names of log groups": names.check_log_groups,
     "KMS key": storage_key.check_key,
     "images": machine_images.check_images,
+    "rollback alarms": machine_images.check_rollback_alarms,
     "base image of Trainium": machine_images.check_neuron_base,
     "quota of metrics workspaces": observability.check_metrics_quota,
     "quota of Grafana workspaces": observability.check_grafana_quota,

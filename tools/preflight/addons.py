@@ -10,7 +10,6 @@ from jsonschema import validators
 from jsonschema.exceptions import SchemaError
 
 from config.eks_cluster import EksCluster
-from config.facts.instance_catalogue import instance_type
 from config.facts.known_bad import known_fault
 from tools.aws_session import error_code, if_present, is_absent
 from tools.preflight.finding import Finding, Subject
@@ -95,7 +94,7 @@ def _default_version(cluster: EksCluster, offered: list[dict[str, Any]]) -> str 
 def _architectures(
     subject: Subject, cluster: EksCluster, addon: Addon, found: dict[str, Any]
 ) -> Iterator[Finding]:
-    needed = {instance_type(group.instance_type).architecture for group in cluster.instance_groups}
+    needed = {group.hardware.architecture for group in cluster.instance_groups}
     supported = found.get("architecture", [])
     missing = sorted(name for name in needed if supported and _ARCHITECTURES[name] not in supported)
     if missing:

@@ -4,18 +4,18 @@ A training plan is reserved capacity with a type, a zone, a number of instances 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from config.cluster import Cluster, InstanceGroup, zone_ids, zone_of
 from config.facts.registry import has_list_price
+from config.facts.training_plans import TARGET, WARNING_DAYS, groups_of_plans, plan_name
+from config.slurm_cluster import SlurmCluster
 from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
 
-TARGET = "hyperpod-cluster"
-"""Target of a plan, which is bought for HyperPod or for training jobs and cannot be changed."""
-ENDS_SOON = timedelta(days=2)
+ENDS_SOON = timedelta(days=max(WARNING_DAYS))
 """Time before the end of a plan from which the check warns."""
 
 
@@ -37,7 +37,9 @@ def check_zones(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
 
 def check_offers(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     """Check EC2's offers, because no API returns HyperPod's."""
-    types = sorted({group.instance_type.removeprefix("ml.") for group in cluster.instance_groups})
+    types = sorted(
+        {name.removeprefix("ml.") for group in cluster.instance_groups for name in group.types}
+    )
     offers = aws.items(
         "ec2",
         "describe_instance_type_offerings",
@@ -49,27 +51,52 @@ def check_offers(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     for offer in offers:
         zones_of[f"ml.{offer['InstanceType']}"].add(offer["Location"])
     for group in cluster.instance_groups:
-        zone = zone_of(cluster, group)
-        subject = Subject(f"offer {group.name}")
-        offered = ", ".join(sorted(zones_of[group.instance_type])) or f"no zone of {cluster.region}"
-        if zone in zones_of[group.instance_type]:
-            yield _offered(subject, cluster, group)
-        elif group.training_plan_arn:
-            yield subject.warn(
-                f"EC2 lists {group.instance_type} in {offered}, not in {zone}",
-                "use the zone of the training plan, which is checked below",
-            )
-        else:
-            yield subject.fail(
-                f"{group.instance_type} is not offered in {zone}; it is offered in {offered}",
-                "set the group's availability_zone_id (or the network's first zone) to a zone that offers it",
+        for name in group.types:
+            yield _offer(cluster, group, name, zones_of)
+        if group.instance_types and isinstance(cluster, SlurmCluster):
+            yield Subject(f"types of {group.name}").warn(
+                "AWS does not document groups of several types on Slurm",
+                "try instance_types on a small cluster first (docs/capacity.md)",
             )
 
 
-def _offered(subject: Subject, cluster: Cluster, group: InstanceGroup) -> Finding:
+def _offer(
+    cluster: Cluster, group: InstanceGroup, name: str, zones_of: Mapping[str, set[str]]
+) -> Finding:
+    """Return the finding for one type of a group.
+
+    Args:
+        cluster: cluster file.
+        group: group of the file.
+        name: one of the group's types.
+        zones_of: zones in which EC2 offers each type.
+    """
+    zone = zone_of(cluster, group)
+    zones = zones_of.get(name, set())
+    subject = Subject(f"offer {group.name}")
+    offered = ", ".join(sorted(zones)) or f"no zone of {cluster.region}"
+    if zone in zones:
+        return _offered(subject, cluster, group, name)
+    if group.training_plan_arn:
+        return subject.warn(
+            f"EC2 lists {name} in {offered}, not in {zone}",
+            "use the zone of the training plan, which is checked below",
+        )
+    message = f"{name} is not offered in {zone}; it is offered in {offered}"
+    if any(zone in zones_of.get(other, set()) for other in group.types):
+        return subject.warn(
+            message, "remove it from instance_types, because it adds no capacity in this zone"
+        )
+    return subject.fail(
+        message,
+        "set the group's availability_zone_id (or the network's first zone) to a zone that offers it",
+    )
+
+
+def _offered(subject: Subject, cluster: Cluster, group: InstanceGroup, name: str) -> Finding:
     """Return the finding for a type that EC2 offers in the group's zone."""
-    message = f"{group.instance_type} is offered in {zone_of(cluster, group)}"
-    if group.training_plan_arn or has_list_price(group.instance_type, cluster.region):
+    message = f"{name} is offered in {zone_of(cluster, group)}"
+    if group.training_plan_arn or has_list_price(name, cluster.region):
         return subject.ok(message)
     return subject.warn(
         f"{message}, but HyperPod's price list has none in {cluster.region}",
@@ -78,25 +105,20 @@ def _offered(subject: Subject, cluster: Cluster, group: InstanceGroup) -> Findin
 
 
 def check_training_plans(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    groups_of: dict[str, list[InstanceGroup]] = {}
-    for group in cluster.instance_groups:
-        if group.training_plan_arn:
-            groups_of.setdefault(group.training_plan_arn, []).append(group)
-    for arn, groups in groups_of.items():
-        name = arn.rpartition("/")[2]
+    for arn, groups in groups_of_plans(cluster).items():
+        name = plan_name(arn)
         subject = Subject(f"training plan {name}")
         plan = aws.find("sagemaker", "describe_training_plan", TrainingPlanName=name)
         if plan is None:
             yield subject.fail(
                 f"there is no such plan in this account and {cluster.region}",
-                "copy the ARN of `aws sagemaker list-training-plans`, or remove training_plan_arn to run on "
-                "demand",
+                "copy the ARN of `make plans-list ARGS=--json`, or remove training_plan_arn to run on demand",
             )
             continue
         if plan["TrainingPlanArn"] != arn:
             yield subject.fail(
                 f"the file names {arn}, the account has {plan['TrainingPlanArn']}",
-                "copy the ARN of `aws sagemaker list-training-plans`",
+                "copy the ARN of `make plans-list ARGS=--json`",
             )
             continue
         yield _status(subject, plan)
@@ -106,6 +128,11 @@ def check_training_plans(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding
                 f"buy a plan whose target is {TARGET}",
             )
         yield from _capacity(subject, cluster, plan, groups)
+        if cluster.observability is None:
+            yield subject.warn(
+                "no alarm comes before its end",
+                "add the section observability; make status shows the end, too",
+            )
 
 
 def _status(subject: Subject, plan: dict[str, Any]) -> Finding:
@@ -113,10 +140,16 @@ def _status(subject: Subject, plan: dict[str, Any]) -> Finding:
     start = plan.get("StartTime")
     end = plan.get("EndTime")
     if status == "Active":
-        if end is not None and end - datetime.now(UTC) < ENDS_SOON:
+        left = end - datetime.now(UTC) if end else ENDS_SOON
+        if left <= timedelta(0):
+            return subject.fail(
+                f"ended {end:%Y-%m-%d %H:%M} UTC", "buy another plan, or remove training_plan_arn"
+            )
+        if left < ENDS_SOON:
             return subject.warn(
                 f"ends {end:%Y-%m-%d %H:%M} UTC",
-                "expect its nodes to be taken away then; save checkpoints",
+                f"extend it (make plans-search PLAN={plan['TrainingPlanName']}); otherwise its nodes are "
+                "taken away then, so save checkpoints",
             )
         return subject.ok("active" + (f" until {end:%Y-%m-%d %H:%M} UTC" if end else ""))
     if status == "Scheduled":
@@ -155,7 +188,7 @@ def _capacity(
         elif reserved and not zones:
             yield subject.warn(
                 f"it has no zone for its {group.instance_type}; group {group.name} is in {zone}",
-                "make sure that the plan's zone is this one: `aws sagemaker describe-training-plan`",
+                "compare it with the zone of the plan: `make plans-list`",
             )
         elif zones and zone not in zones:
             yield subject.fail(

@@ -70,7 +70,7 @@ def _judge_images(
 
 
 def _unknown_types(cluster: EksCluster, daemon_sets: list[dict[str, Any]]) -> Iterator[Finding]:
-    for name in sorted({group.instance_type for group in cluster.instance_groups}):
+    for name in sorted({name for group in cluster.instance_groups for name in group.types}):
         hardware = instance_type(name)
         if hardware.accelerator is None:
             continue

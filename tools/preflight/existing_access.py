@@ -7,7 +7,6 @@ from urllib.parse import unquote
 
 from config.cluster import Cluster, ExistingVpc, existing_security_groups
 from config.eks_cluster import EksCluster
-from config.facts.instance_catalogue import instance_type
 from config.resource_names import artifact_bucket, existing_roles
 from tools.preflight.finding import Finding, Subject
 from tools.preflight.read_only_aws import ReadOnlyAws
@@ -51,7 +50,7 @@ def check_security_groups(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
 
 def _check_members(cluster: Cluster, found: dict[str, dict[str, Any]]) -> Iterator[Finding]:
     """Check that members reach each other. EFA requires rules that name the group itself, in each group."""
-    has_efa = any(instance_type(group.instance_type).num_efa for group in cluster.instance_groups)
+    has_efa = any(group.hardware.num_efa for group in cluster.instance_groups)
     admitting = 0
     for group_id, group in found.items():
         subject = Subject(f"security group {group_id}")

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from config.cluster import Cluster
 from config.eks_cluster import EksCluster
@@ -33,17 +35,30 @@ def _instances_elsewhere(aws: ReadOnlyAws, cluster: Cluster) -> Counter[TypeAndC
         for group in described["InstanceGroups"]:
             capacity = "spot" if "Spot" in group.get("CapacityRequirements", {}) else "on_demand"
             size = max(group.get("CurrentCount", 0), group.get("TargetCount", 0))
-            # A group of several types has a list instead of an InstanceType; its first type counts.
-            types = group.get("InstanceRequirements", {}).get("DesiredInstanceTypes", [])
-            instance_type = group.get("InstanceType") or (types[0] if types else "unknown")
-            count[instance_type, capacity] += size
+            for instance_type, number in _numbers_by_type(group, size).items():
+                count[instance_type, capacity] += number
+    return count
+
+
+def _numbers_by_type(group: dict[str, Any], size: int) -> Counter[str]:
+    """Return the instances of each type in a described group; those still missing count as the first type."""
+    # A group of several types has a list in place of an InstanceType.
+    listed = group.get("InstanceRequirements", {}).get("DesiredInstanceTypes", [])
+    first = group.get("InstanceType") or next(iter(listed), "unknown")
+    details = group.get("InstanceTypeDetails", [])
+    count: Counter[str] = Counter()
+    for found in details:
+        count[found["InstanceType"]] += found.get("CurrentCount", 0)
+    count[first] += max(0, size - count.total())
     return count
 
 
 def _instances_wanted(cluster: Cluster) -> Counter[TypeAndCapacity]:
+    """Return the instances of each type; each type of a group counts with all nodes of the group."""
     count: Counter[TypeAndCapacity] = Counter()
     for group in cluster.instance_groups:
-        count[group.instance_type, group.capacity] += group.num_instances
+        for name in group.types:
+            count[name, group.capacity] += group.num_instances
     return count
 
 
@@ -57,7 +72,8 @@ def check_karpenter(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     at_most = wanted.copy()
     for group in cluster.instance_groups:
         additional = (group.max_instances or 0) - group.num_instances
-        at_most[group.instance_type, group.capacity] += max(0, additional)
+        for instance_type in group.types:
+            at_most[instance_type, group.capacity] += max(0, additional)
     for kind, most in sorted(at_most.items()):
         name = _quota_name(*kind)
         used = elsewhere[kind]
@@ -71,24 +87,39 @@ def check_karpenter(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
 
 
 def check_instance_types(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    """Check the quota of each type. Training plans count too, because they do not raise the quota."""
+    """Check the quota of each type. Training plans count too, because they do not raise the quota.
+
+    A quota that is too small is a warning, if each of its groups has another type whose quota is not.
+    """
     elsewhere = _instances_elsewhere(aws, cluster)
-    for kind, needed in sorted(_instances_wanted(cluster).items()):
-        yield _judge(aws, _quota_name(*kind), needed=needed, used=elsewhere[kind])
+    found = {
+        kind: _judge(aws, _quota_name(*kind), needed=needed, used=elsewhere[kind])
+        for kind, needed in sorted(_instances_wanted(cluster).items())
+    }
+    sufficient = {kind for kind, finding in found.items() if finding.level != "FAIL"}
+    for kind, finding in found.items():
+        is_optional = all(
+            any((name, group.capacity) in sufficient for name in group.types)
+            for group in cluster.instance_groups
+            if kind in {(name, group.capacity) for name in group.types}
+        )
+        if finding.level == "FAIL" and is_optional:
+            yield replace(finding, level="WARN")
+        else:
+            yield finding
 
 
 def check_instance_totals(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
-    wanted = _instances_wanted(cluster)
+    wanted = sum(group.num_instances for group in cluster.instance_groups)
     elsewhere = _instances_elsewhere(aws, cluster)
-    yield _judge(aws, PER_CLUSTER, needed=wanted.total(), used=0)
-    yield _judge(aws, ALL_CLUSTERS, needed=wanted.total(), used=elsewhere.total())
-    spot = _num_spot(wanted)
+    yield _judge(aws, PER_CLUSTER, needed=wanted, used=0)
+    yield _judge(aws, ALL_CLUSTERS, needed=wanted, used=elsewhere.total())
+    spot = sum(group.num_instances for group in cluster.instance_groups if group.capacity == "spot")
     if spot:
-        yield _judge(aws, ALL_SPOT, needed=spot, used=_num_spot(elsewhere))
-
-
-def _num_spot(count: Counter[TypeAndCapacity]) -> int:
-    return sum(number for (_, capacity), number in count.items() if capacity == "spot")
+        spot_elsewhere = sum(
+            number for (_, capacity), number in elsewhere.items() if capacity == "spot"
+        )
+        yield _judge(aws, ALL_SPOT, needed=spot, used=spot_elsewhere)
 
 
 def _judge(aws: ReadOnlyAws, name: str, *, needed: int, used: int) -> Finding:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from config.eks_cluster import EksCluster, lasting_groups
-from config.facts.instance_catalogue import instance_type
 from config.pod_demand import (
     free_room,
     pod_room,
@@ -30,12 +29,17 @@ def check_pods(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
 def _groups(cluster: EksCluster) -> Iterator[Finding]:
     for group in cluster.instance_groups:
         needed = pods_on_each_node(cluster, group)
-        room = pod_room(instance_type(group.instance_type))
+        room = pod_room(group.hardware)
         if needed > room:
-            yield Subject(f"pods of group {group.name}").warn(
-                f"each node runs about {needed} pods, and an {group.instance_type} holds {room}: {LIMIT}",
+            fix = (
                 f"set a larger instance_type for group {group.name}; `addresses_per_interface` of"
-                " config/facts/instance_types.csv decides",
+                " config/facts/instance_types.csv decides"
+            )
+            if group.gpu_slice:
+                fix = f"set a mig_profile with fewer slices per GPU for group {group.name}"
+            yield Subject(f"pods of group {group.name}").warn(
+                f"each node runs about {needed} pods, and an {group.types_text} holds {room}: {LIMIT}",
+                fix,
             )
 
 

@@ -9,8 +9,12 @@ from botocore.exceptions import ClientError
 from tools.aws_session import all_items, aws_client, if_present, is_denied
 
 READING = {"get", "list", "describe", "head", "simulate"}
-DIFFERENTLY_NAMED = {"s3:HeadBucket": "s3:ListBucket", "s3:ListObjectsV2": "s3:ListBucket"}
-"""IAM actions of operations with another name."""
+DIFFERENTLY_NAMED = {
+    "monitoring:DescribeAlarms": "cloudwatch:DescribeAlarms",
+    "s3:HeadBucket": "s3:ListBucket",
+    "s3:ListObjectsV2": "s3:ListBucket",
+}
+"""IAM actions of operations with another name, or of a service that signs with another one."""
 
 
 class PermissionMissing(Exception):

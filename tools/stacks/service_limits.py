@@ -148,7 +148,21 @@ def _group(before: dict[str, Any], after: dict[str, Any] | None) -> Iterator[_Co
         yield _Consequence(text, is_certain=False)
     old_type = before.get("InstanceType")
     new_type = after.get("InstanceType")
-    if old_type != new_type:
+    old_types = before.get("InstanceRequirements", {}).get("InstanceTypes")
+    new_types = after.get("InstanceRequirements", {}).get("InstanceTypes")
+    if old_types and new_types and old_types != new_types:
+        yield _Consequence(
+            f"group {name} starts nodes of {', '.join(new_types)} from now on, no longer of "
+            f"{', '.join(old_types)}; AWS does not document what becomes of nodes of other types",
+            is_certain=False,
+        )
+    elif bool(old_types) != bool(new_types):
+        yield _Consequence(
+            f"group {name} changes between instance_type and instance_types, which AWS does not document: "
+            f"{instead}",
+            is_certain=False,
+        )
+    elif old_type != new_type:
         yield _Consequence(
             f"HyperPod refuses another type for group {name} ({old_type} to {new_type}): {instead}"
         )

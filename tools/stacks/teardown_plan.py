@@ -8,16 +8,18 @@ from dataclasses import dataclass
 import boto3
 
 from config.cluster import Cluster
-from config.eks_cluster import EksCluster
+from config.eks_cluster import EksCluster, has_node_memory
 from config.resource_names import (
     COMMON_NAMESPACE,
     LUSTRE_CLAIM,
     LUSTRE_STORAGE_CLASS,
+    NODE_MEMORY_CLAIM,
     ResourceNames,
     job_namespaces,
     stack_names,
 )
 from manifests.lustre import FOLDER_JOB, volume_name
+from manifests.node_memory import memory_volume_name
 from manifests.objects import SYSTEM_NAMESPACE
 from tools.aws_session import all_items, aws_client
 from tools.stacks.stack_contents import NEVER_DEPLOYED, StackContents, StackResource, read_stack
@@ -145,7 +147,14 @@ def _object_commands(cluster: Cluster) -> list[str]:
         f"kubectl delete persistentvolumeclaim {LUSTRE_CLAIM} --namespace {name}"
         for name in with_claims
     ]
-    commands.append(f"kubectl delete persistentvolume {' '.join(map(volume_name, with_claims))}")
+    volumes = [volume_name(name) for name in with_claims]
+    if has_node_memory(cluster):
+        commands += [
+            f"kubectl delete persistentvolumeclaim {NODE_MEMORY_CLAIM} --namespace {name}"
+            for name in namespaces
+        ]
+        volumes += [memory_volume_name(name) for name in namespaces]
+    commands.append(f"kubectl delete persistentvolume {' '.join(volumes)}")
     commands.append(f"kubectl delete storageclass {LUSTRE_STORAGE_CLASS}")
     if COMMON_NAMESPACE in namespaces:
         commands.append(f"kubectl delete namespace {COMMON_NAMESPACE}")

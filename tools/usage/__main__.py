@@ -6,7 +6,7 @@
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from config.cluster import Cluster
@@ -18,23 +18,29 @@ from seqlm.training.whole_file import write_whole
 from tools.aws_session import aws_client, open_session
 from tools.command_line import cluster_parser, run_command
 from tools.json_output import add_json_option, publish
-from tools.kubernetes.kubectl import open_kubectl
+from tools.kubernetes.kubectl import add_kubeconfig_option, open_kubectl
 from tools.nodes.cluster_nodes import read_cluster_nodes
 from tools.nodes.head_node import find_head_node
+from tools.usage.aws_report import read_report
 from tools.usage.node_kinds import ClusterNodeKinds, cluster_node_kinds
 from tools.usage.output import as_csv, as_json, as_page, as_text, idle_share
 from tools.usage.period import Period, parse_period, second_text
 from tools.usage.pods import read_groups, read_pods
 from tools.usage.records import Accounting
+from tools.usage.report_output import report_csv, report_json, report_notes, report_text
 from tools.usage.slurm_accounting import read_accounting
 from tools.usage.team_bill import UNKNOWN, TeamBill, make_team_bill
 
 LOADERS = {None: load_cluster, "slurm": load_slurm_cluster, "eks": load_eks_cluster}
+RECORDS = "scheduler"
+REPORT = "report"
+"""Sources of the hours: the scheduler's records, or AWS's usage report."""
 NUM_NAMED = 10
 """Most jobs that a note names."""
 ONLY_PRESENT_PODS = (
     "Kubernetes has only the pods that still exist: jobs that were deleted, and pods that were evicted or "
-    "replaced, are missing, and users are not recorded. AWS's usage report keeps hours (docs/usage.md)."
+    "replaced, are missing, and users are not recorded. AWS's usage report keeps hours: see "
+    "`--source report` (docs/usage.md)."
 )
 
 
@@ -52,6 +58,9 @@ def main() -> int:
     options = _options()
     period = parse_period(options.since, options.until, datetime.now(UTC))
     cluster = LOADERS[options.target](options.cluster)
+    if options.source == REPORT:
+        return _print_report(cluster, options, period)
+    _refuse_report_options(options)
     if isinstance(cluster, EksCluster):
         found = _read_pods(cluster, options)
     else:
@@ -69,6 +78,41 @@ def main() -> int:
     return 0
 
 
+def _print_report(cluster: Cluster, options: argparse.Namespace, period: Period) -> int:
+    """Print AWS's own usage report, which it installs on EKS only."""
+    if not isinstance(cluster, EksCluster):
+        raise ValueError(
+            f"--source: got {REPORT}; {cluster.name} runs Slurm, whose accounting is complete. Omit --source"
+        )
+    if options.page:
+        raise ValueError(f"--page: got {options.page}; AWS's report has --csv and --json only")
+    session = open_session(region=cluster.region, profile=options.profile)
+    report = read_report(
+        session, cluster, period, database=options.database, workgroup=options.workgroup
+    )
+    prices = load_prices(cluster.region)
+    notes = list(report_notes(report, prices))
+    if options.csv:
+        _write("--csv", options.csv, report_csv(report, prices))
+    publish(
+        cluster=cluster.name,
+        region=cluster.region,
+        since=str(report.first_day),
+        until=str(report.last_day + timedelta(days=1)),
+        notes=notes,
+        **report_json(report, prices),
+    )
+    title = f"{cluster.name} (eks) in {cluster.region}, {report.first_day} to {report.last_day} UTC"
+    print(report_text(title, report, prices, notes))
+    return 0
+
+
+def _refuse_report_options(options: argparse.Namespace) -> None:
+    for name in ("database", "workgroup"):
+        if getattr(options, name):
+            raise ValueError(f"--{name}: only AWS's usage report has one; add --source {REPORT}")
+
+
 def _options() -> argparse.Namespace:
     parser = cluster_parser("Print GPU hours and USD by team, user and job, and the idle share.")
     parser.add_argument("--target", choices=[name for name in LOADERS if name])
@@ -81,10 +125,18 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write a row for each job")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write an HTML page")
     parser.add_argument(
-        "--kubeconfig",
-        type=Path,
-        help="on EKS: kubeconfig, instead of the caller's AWS credentials",
+        "--source",
+        choices=[RECORDS, REPORT],
+        default=RECORDS,
+        help="records of the scheduler, or on EKS AWS's usage report in Athena, which bills (%(default)s)",
     )
+    parser.add_argument(
+        "--database", help="Glue database of AWS's usage report (default: the one with its tables)"
+    )
+    parser.add_argument(
+        "--workgroup", help="Athena workgroup of AWS's usage report (default: that of its stack)"
+    )
+    add_kubeconfig_option(parser)
     add_json_option(parser)
     return parser.parse_args()
 

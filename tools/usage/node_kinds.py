@@ -5,15 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from config.cluster import Cluster, InstanceGroup
-from config.facts.instance_catalogue import instance_type
-from config.facts.price_list import Price, PriceList
+from config.facts.price_list import Price, PriceList, dearest, node_keys
 from config.slurm_cluster import SlurmInstanceGroup
 from tools.usage.records import GPU, NEURON, JobRecord, node_names
 
 
 @dataclass(frozen=True)
 class NodeKind:
-    """Nodes of one instance type."""
+    """Nodes of one instance type, or of a group with several."""
 
     instance_type: str
     num_cpus: int
@@ -22,7 +21,7 @@ class NodeKind:
     """Slurm's name for the accelerators: ``gres/gpu`` or ``gres/neuron``."""
     num_devices: int
     price: Price | None
-    """Price per hour on demand; None if it is not known."""
+    """Price per hour on demand, of several types the highest; None if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +87,12 @@ def cluster_node_kinds(
 
 
 def _node_kind(group: InstanceGroup, prices: PriceList) -> NodeKind:
-    hardware = instance_type(group.instance_type)
+    hardware = group.hardware
     threads = group.threads_per_core or hardware.threads_per_core
     return NodeKind(
-        instance_type=group.instance_type,
+        instance_type=group.types_text,
         num_cpus=hardware.vcpus * threads // hardware.threads_per_core,
         device=NEURON if hardware.is_neuron else GPU,
         num_devices=hardware.num_accelerators,
-        price=prices.get(f"hyperpod.{group.instance_type}"),
+        price=dearest(node_keys(group.types), prices),
     )

@@ -14,6 +14,9 @@ MOST_ROWS = 15
 """Most rows of a table in the terminal."""
 MOST_ROWS_OF_PAGE = 500
 """Most rows of a table in the page. The CSV file has all jobs."""
+WHERE_ALL_ARE = (
+    "Tables have the largest entries. --csv FILE writes all jobs; --json has all entries."
+)
 NOTHING = "(none)"
 """Name of a missing user or team."""
 COLUMNS = (
@@ -63,15 +66,19 @@ KEYS: Mapping[str, Callable[[JobOnType], str]] = {
 def as_text(title: str, bill: TeamBill, notes: Sequence[str]) -> str:
     """Return the bill as text with less than 100 lines."""
     parts = [title]
+    is_cut = False
     for name, key in KEYS.items():
         totals = bill.totals(key)
+        is_cut |= len(totals) > MOST_ROWS
         if name == "user" and [total.name for total in totals] == [NOTHING]:
             continue
         header, rows = _rows(name, totals, bill, MOST_ROWS)
         if name == "account":
             rows += _sums(bill)
         if rows:
-            parts.append(format_table(header, [[_printable(cell) for cell in row] for row in rows]))
+            parts.append(format_table(header, [[printable(cell) for cell in row] for row in rows]))
+    if is_cut:
+        parts.append(WHERE_ALL_ARE)
     parts.append("\n".join(notes))
     return "\n\n".join(parts)
 
@@ -100,7 +107,7 @@ def as_csv(bill: TeamBill) -> str:
     for fields in _job_fields(bill):
         row = {name: "" if value is None else value for name, value in fields.items()}
         row["states"] = " ".join(fields["states"])
-        row["name"] = _without_formula(fields["name"])
+        row["name"] = without_formula(fields["name"])
         writer.writerow(row)
     return text.getvalue()
 
@@ -216,11 +223,11 @@ def _job_fields(bill: TeamBill) -> Iterator[dict[str, Any]]:
         }
 
 
-def _without_formula(text: str) -> str:
+def without_formula(text: str) -> str:
     """Return a text that no spreadsheet program computes, by an apostrophe before it."""
     return f"'{text}" if text.startswith(FORMULA_STARTS) else text
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Replace the control characters that the name of a job may have."""
     return "".join(character if character.isprintable() else "?" for character in text)

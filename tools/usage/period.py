@@ -36,8 +36,8 @@ def parse_period(since: str, until: str, now: datetime) -> Period:
     Raises:
         ValueError: if a date is not valid, or the period is empty or has not begun.
     """
-    end = _date("UNTIL", until) if until else now
-    start = _date("SINCE", since) if since else _month_of(end - timedelta(seconds=1))
+    end = parse_date("UNTIL", until) if until else now
+    start = parse_date("SINCE", since) if since else _month_of(end - timedelta(seconds=1))
     if start >= end:
         raise ValueError(
             f"SINCE, UNTIL: got {as_text(start)} and {as_text(end)}; SINCE must be before UNTIL, which is "
@@ -60,7 +60,7 @@ def second_text(second: int) -> str:
     return as_text(datetime.fromtimestamp(second, UTC))
 
 
-def _date(variable: str, text: str) -> datetime:
+def parse_date(variable: str, text: str) -> datetime:
     """Return the time of a date in ISO 8601; a date without a zone is in UTC."""
     try:
         moment = datetime.fromisoformat(text)

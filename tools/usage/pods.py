@@ -7,8 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from config.facts.gpu_slices import RESOURCE_PREFIX, share_of_gpu
 from seqlm.launch.neuron import DEVICE_RESOURCE
-from seqlm.launch.pod_job import GROUP_LABEL, JOB_LABEL, QUEUE_LABEL, RUN_LABEL
+from seqlm.launch.pod_job import (
+    GROUP_LABEL,
+    INSTANCE_TYPE_LABEL,
+    JOB_LABEL,
+    QUEUE_LABEL,
+    RUN_LABEL,
+)
 from seqlm.training.strict_yaml import shown
 from tools.kubernetes.kubectl import Kubectl
 from tools.usage.records import GPU, NEURON, Accounting, JobRecord
@@ -102,13 +109,19 @@ def _requests(pod: Pod) -> Iterator[Mapping[str, str]]:
         yield {**resources.get("limits", {}), **resources.get("requests", {})}
 
 
-def _devices(pod: Pod) -> dict[str, int]:
-    """Return the numbers of devices by their names in records."""
+def _devices(pod: Pod) -> dict[str, float]:
+    """Return the numbers of devices by their names in records. A slice of a GPU is a part of one."""
     requests: Sequence[Mapping[str, str]] = list(_requests(pod))
-    numbers = {
+    numbers: dict[str, float] = {
         record_name: sum(int(found.get(name, 0)) for found in requests)
         for name, record_name in DEVICES.items()
     }
+    instance_type = pod["spec"].get("nodeSelector", {}).get(INSTANCE_TYPE_LABEL)
+    for found in requests:
+        for name, count in found.items():
+            if name.startswith(RESOURCE_PREFIX):
+                profile = name.removeprefix(RESOURCE_PREFIX)
+                numbers[GPU] += int(count) * share_of_gpu(profile, instance_type)
     return {name: number for name, number in numbers.items() if number}
 
 

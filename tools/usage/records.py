@@ -28,8 +28,8 @@ class JobRecord:
     """Seconds since 1970; None if no end is recorded."""
     num_nodes: int
     num_cpus: float
-    devices: Mapping[str, int]
-    """Numbers of GPUs and other devices, by resource such as ``gres/gpu``."""
+    devices: Mapping[str, float]
+    """Numbers of GPUs and other devices, by resource such as ``gres/gpu``. A slice is a part of a GPU."""
     nodes: str
     """Nodes as Slurm abbreviates them, such as ``ip-10-0-0-[20-22]``."""
 

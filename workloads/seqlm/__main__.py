@@ -19,7 +19,7 @@ from seqlm.proteins.serving import command as serving
 from seqlm.runs.run_file import RunFile, run_stage
 from seqlm.runs.schema import SCHEMA_FILE, json_schema
 from seqlm.runs.stages import SUBCOMMANDS
-from seqlm.training.command_line import one_line_errors, stage_parser
+from seqlm.training.command_line import ending_with_reader, one_line_errors, stage_parser
 from seqlm.training.whole_file import write_whole
 
 
@@ -78,6 +78,11 @@ OTHERS: Mapping[str, _Other] = {
 
 def main() -> None:
     """Run a subcommand, or an option of the command itself."""
+    with ending_with_reader():
+        _run()
+
+
+def _run() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     arguments = sys.argv[2:]
     if name in SUBCOMMANDS:

@@ -87,6 +87,15 @@ def read_facts(host: Host, settings: Settings) -> NodeFacts:
     )
 
 
+def resource_config(host: Host) -> dict[str, Any]:
+    """Return the platform's list of groups and nodes. The controller's is up to date.
+
+    Raises:
+        SetupError: if the platform's file cannot be read.
+    """
+    return _read_json(host, os.environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH", RESOURCE_CONFIG))
+
+
 def addresses_of_role(host: Host, settings: Settings, *roles: Role) -> frozenset[str]:
     """Return the addresses of nodes in groups of these roles. The controller's list is up to date.
 
@@ -94,8 +103,9 @@ def addresses_of_role(host: Host, settings: Settings, *roles: Role) -> frozenset
         SetupError: if the platform's file cannot be read.
     """
     groups = {name for name, group in settings.instance_groups.items() if group.role in roles}
-    config = _read_json(host, os.environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH", RESOURCE_CONFIG))
-    in_groups = [instance for instance in _instances(config) if instance.group in groups]
+    in_groups = [
+        instance for instance in _instances(resource_config(host)) if instance.group in groups
+    ]
     return frozenset(instance.address for instance in in_groups if instance.address)
 
 

@@ -1,10 +1,12 @@
-"""Keep options of Slurm's partitions, which a restart of slurmctld resets to slurm.conf's.
+"""Keep options of Slurm's partitions and their nodes, which a restart of slurmctld resets to slurm.conf's.
 
-HyperPod writes the lines of partitions in slurm.conf and may write them again at any time. The options are
-therefore set in the running slurmctld, by the setup and by a service that runs this file alone.
+HyperPod writes the lines of partitions and nodes in slurm.conf and may write them again at any time. The
+options are therefore set in the running slurmctld, by the setup and by a service that runs this file. The
+service also finds nodes that join later.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +14,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from node_setup import node_weights
+
+RESOURCE_CONFIG = "/opt/ml/config/resource_config.json"
 SECONDS_BETWEEN_LOOKS = 60
 SECONDS_TO_ANSWER = 60
 SHOW = ("scontrol", "--oneliner", "show", "partition")
@@ -41,11 +46,18 @@ def updates(wanted: Options, shown: Options) -> list[list[str]]:
     return found
 
 
-def _bring(path: Path) -> None:
+def _bring(partitions: Path, nodes: Path) -> None:
     """Set what differs, and print it. The next look tries again if slurmctld does not answer."""
-    wanted = json.loads(path.read_text())
-    shown = _run(SHOW)
-    for command in updates(wanted, shown_options(shown)):
+    for command in updates(json.loads(partitions.read_text()), shown_options(_run(SHOW))):
+        _run(command)
+        print(*command, flush=True)
+    wanted = json.loads(nodes.read_text())
+    if not wanted:
+        return
+    config = Path(os.environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH", RESOURCE_CONFIG))
+    groups = node_weights.groups_by_address(json.loads(config.read_text()))
+    shown = node_weights.shown_nodes(_run(node_weights.SHOW))
+    for command in node_weights.updates(wanted, groups, shown):
         _run(command)
         print(*command, flush=True)
 
@@ -60,11 +72,12 @@ def _run(command: list[str] | tuple[str, ...]) -> str:
 
 
 def main() -> int:
-    """Look at the partitions again and again; the argument is the file with the options."""
+    """Look again and again; the arguments are the files with the options of partitions and of groups."""
+    partitions, nodes = map(Path, sys.argv[1:])
     reported = ""
     while True:
         try:
-            _bring(Path(sys.argv[1]))
+            _bring(partitions, nodes)
             reported = ""
         except (OSError, ValueError, subprocess.TimeoutExpired) as error:
             if str(error) != reported:

@@ -25,6 +25,10 @@ class InstanceGroup:
     num_gpus: int
     num_neuron_devices: int
     num_efa_interfaces: int
+    weight: int | None
+    """Slurm's weight of the nodes; null if all worker groups are alike, like ``feature``."""
+    feature: str | None
+    """Slurm's feature of the nodes: plan, on_demand or spot."""
 
 
 @dataclass(frozen=True)

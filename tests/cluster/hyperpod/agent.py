@@ -47,7 +47,7 @@ def start_controller(machine: Machine, cluster: str, nodes: list[SlurmNode]) -> 
     wait_until(
         lambda: machine.run(["sacctmgr", "--noheader", "show", "cluster"], check=False).status == 0,
         "slurmdbd to answer",
-        seconds=60,
+        seconds=240,
     )
     machine.run(["systemctl", "enable", "--now", "--quiet", "slurmctld.service"])
     wait_for_slurmctld(machine)
@@ -64,7 +64,7 @@ def wait_for_slurmctld(machine: Machine) -> None:
     def answers() -> bool:
         return "UP" in machine.run(["scontrol", "ping"], check=False).output
 
-    wait_until(answers, "slurmctld to answer", seconds=60)
+    wait_until(answers, "slurmctld to answer", seconds=240)
 
 
 def start_slurmd(machine: Machine, *, controller: str, num_gpus: int) -> None:

@@ -130,7 +130,9 @@ def _slurm(folder: Path) -> None:
     )
     compiler = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
     subprocess.run(
-        [*compiler, "-o", str(_made(plugin)), str(_HERE / "srun_options.c")], check=True, timeout=60
+        [*compiler, "-o", str(_made(plugin)), str(_HERE / "srun_options.c")],
+        check=True,
+        timeout=240,
     )
     for kind, line in (
         ("prolog", 'echo "$SLURM_JOB_ID" >"/var/run/dcgm_job_map/$gpu"'),

@@ -46,6 +46,7 @@ EKS_WITH_EVERYTHING = {
     "autoscaling": "karpenter",
     "training_operator": "kubeflow",
     "container_insights": True,
+    "memory_states": {"storage": "managed", "percent": 30},
     "kubernetes.endpoint": "public_and_private",
     "kubernetes.public_access_cidrs": ["203.0.113.0/24"],
     "kubernetes.control_plane_logs": ["api", "audit"],

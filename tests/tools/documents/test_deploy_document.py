@@ -11,6 +11,7 @@ from typing import Any
 import botocore.session
 import pytest
 
+from config.cluster import RollingUpdate
 from tests.tools.accounts import empty_account
 from tests.tools.answering_aws import Refusal
 from tests.tools.cluster_files import shipped, with_group
@@ -106,7 +107,12 @@ def test_preflight_needs_exactly_the_permissions_that_are_listed() -> None:
     alerted = {"emails": ["hpc@example.com"], "grafana": grafana}
     by_identity_center = shipped("slurm-p5", observability=alerted, mlflow={"kind": "app"})
     clusters = [
-        with_group(slurm, "workers", image_id="ami-0123456789abcdef0"),
+        with_group(
+            slurm,
+            "workers",
+            image_id="ami-0123456789abcdef0",
+            rolling_update=RollingUpdate(max_nodes=1, rollback_alarms=["gpu-errors"]),
+        ),
         shipped("slurm-p5"),
         by_identity_center,
         with_database,
@@ -126,6 +132,7 @@ def test_preflight_needs_exactly_the_permissions_that_are_listed() -> None:
     for aws, cluster in accounts:
         aws.answer("kms", "DescribeKey", {"KeyMetadata": metadata})
         aws.answer("ec2", "DescribeImages", {"Images": []})
+        aws.answer("cloudwatch", "DescribeAlarms", {})
         aws.answer("secretsmanager", "DescribeSecret", {})
         instance = {"Status": "ACTIVE", "IdentityStoreId": "d-0123456789"}
         aws.answer("sso-admin", "ListInstances", {"Instances": [instance]})
@@ -177,7 +184,7 @@ def test_status_and_actions_need_what_is_listed() -> None:
         f"sagemaker:{name}" for name, sent_by in entries.items() if "make status" in sent_by
     }
     assert activity == policy("Activity")
-    by_nodes = {"make replace", "make reboot", "make health-check"}
+    by_nodes = {"make replace", "make reboot", "make health-check", "make patch"}
     assert {f"sagemaker:{name}" for name, sent in entries.items() if sent & by_nodes} == policy(
         "Nodes"
     )

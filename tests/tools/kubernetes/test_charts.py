@@ -14,6 +14,7 @@ import yaml
 
 from config.reading.loader import load_eks_cluster
 from manifests.charts import files_of, load_charts
+from manifests.gpu_operator import CHART as GPU_OPERATOR
 from tests.manifests.helm_runs import helm
 from tests.tools.json_documents import RunJson
 from tests.tools.kubernetes.chart_upstream import (
@@ -54,7 +55,7 @@ def test_charts_as_json(upstream: Upstream, cache: Path, table: Path, run_json: 
     upstream.write_table(table)
     options = ("--table", str(table), "--cache", str(cache))
     result = run_json(charts.main, *options)["result"]
-    assert result["folder"] == str(cache) and result["charts"] == list(charts.load_charts(table))
+    assert result["folder"] == str(cache) and result["charts"] == list(load_charts(table))
 
 
 def test_a_synthesis_fetches_what_is_missing(
@@ -297,6 +298,26 @@ def test_a_hook_of_another_repository_may_run_it(
     monkeypatch.setenv("GIT_INDEX_FILE", "/nonexistent/index")
     make_charts()
     assert whole(cache, table)
+
+
+def test_a_dependency_in_the_folder_of_the_commit_needs_no_archive(tmp_path: Path) -> None:
+    """NVIDIA's GPU Operator has one, whose entry names a registry nevertheless."""
+    operator = load_charts()[GPU_OPERATOR]
+    dependency = {"name": "discovery", "version": "0.18.3", "repository": "oci://registry.k8s.io/x"}
+    chart_file = tmp_path / "Chart.yaml"
+    chart_file.write_text(yaml.safe_dump({"name": "operator", "dependencies": [dependency]}))
+    with pytest.raises(ValueError, match=r"depends on discovery 0\.18\.3"):
+        charts.make_self_contained(chart_file, operator)
+    (tmp_path / "charts" / "discovery").mkdir(parents=True)
+    assert charts.make_self_contained(chart_file, operator) == []
+    assert yaml.safe_load(chart_file.read_text())["dependencies"] == [dependency]
+
+
+def test_only_clusters_with_divided_gpus_need_the_operator() -> None:
+    assert set(charts.needed_charts(EKS)) == {charts.HYPERPOD}
+    group = EKS.instance_groups[-1].model_copy(update={"mig_profile": "1g.10gb"})
+    divided = EKS.model_copy(update={"instance_groups": [*EKS.instance_groups, group]})
+    assert set(charts.needed_charts(divided)) == {charts.HYPERPOD, GPU_OPERATOR}
 
 
 def test_our_table_is_good_and_asks_for_https() -> None:

@@ -46,6 +46,7 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> AnsweringAws:
     aws = AnsweringAws(CLUSTER.region)
     aws.answer("sagemaker", "ListClusterOperations", {"ClusterOperationSummaries": []})
     aws.answer("sagemaker", "ListClusterEvents", {"Events": []})
+    aws.answer("sagemaker", "ListClusterNodes", {"ClusterNodeSummaries": []})
     monkeypatch.setattr(activity, "open_session", lambda region, profile: aws.session)
     return aws
 
@@ -122,4 +123,5 @@ def test_without_continuous_provisioning_the_service_has_neither(
     aws: AnsweringAws, capsys: pytest.CaptureFixture[str]
 ) -> None:
     print_activity(CLUSTER.model_copy(update={"continuous_provisioning": False}), None)
-    assert capsys.readouterr().out == "" and not aws.calls
+    assert capsys.readouterr().out == "\nimages: none is reported as stale\n"
+    assert set(aws.calls) == {("sagemaker", "ListClusterNodes")}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters
-from tests.tools.kubernetes_api import Objects, api_server
+from tests.tools.kubernetes_api import Objects
 from tests.tools.nodes.slurm_nodes import node, running_cluster
 from tools.nodes import actions
 
@@ -33,22 +33,10 @@ def cluster_of(name: str, *groups: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
-def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Objects, Path]]:
-    with api_server(tmp_path_factory.mktemp("server")) as found:
-        yield found
-
-
 @pytest.fixture
-def objects(
-    module_server: tuple[Objects, Path],
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Objects:
+def objects(server: tuple[Objects, Path]) -> Objects:
     """Both workers have joined, and a pod of a job runs on the first."""
-    found, _ = module_server
-    found.clear()
-    monkeypatch.setenv("KUBECACHEDIR", str(tmp_path_factory.getbasetemp() / "kubectl"))
+    found, _ = server
     for node_id in IDS:
         found.add("nodes", "", f"hyperpod-{node_id}", spec={})
     owners = {
@@ -88,13 +76,13 @@ Run = Callable[..., int]
 
 @pytest.fixture
 def run(
-    module_server: tuple[Objects, Path],
+    server: tuple[Objects, Path],
     objects: Objects,
     aws: AnsweringAws,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Run:
     def command(action: str, *arguments: str) -> int:
-        options = ["--cluster", "clusters/eks.yaml", "--kubeconfig", str(module_server[1]), "--yes"]
+        options = ["--cluster", "clusters/eks.yaml", "--kubeconfig", str(server[1]), "--yes"]
         monkeypatch.setattr(sys, "argv", ["actions", action, *arguments, *options])
         return actions.main()
 

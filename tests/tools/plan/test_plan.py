@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +45,7 @@ from tools.plan.report import (
     GRID_FILE,
     energy_kwh,
     grid_grams_per_kwh,
+    node_memory_lines,
     time_and_money,
 )
 from tools.plan.speed import (
@@ -388,6 +390,29 @@ def test_states_in_memory_count_against_the_nodes(plan: Plan) -> None:
         assert "states in memory" not in plan("esm2_650m", "slurm-p5", *none)[1]
     out = plan("esm2_650m", "slurm-p5", "--nodes", "1", "train.memory_checkpoint_steps=10")[1]
     assert "states in memory: up to 21.8 GiB" in out
+
+
+@pytest.mark.parametrize(
+    ("memory_states", "expected"),
+    [
+        (None, []),
+        ({"storage": "nodes"}, ["states in memory: up to 21.8 GiB of the 2048 GiB of each node"]),
+        (
+            {"storage": "managed", "percent": 25},
+            [
+                # Two states of 7.82 GB on eight nodes.
+                "states in memory: up to 1.8 GiB of the 512 GiB of each node for HyperPod's managed tier, "
+                "whose own copies are not counted"
+            ],
+        ),
+    ],
+)
+def test_states_in_memory_on_eks_are_those_of_the_cluster_file(
+    memory_states: dict[str, Any] | None, expected: list[str]
+) -> None:
+    cluster = EksCluster.model_validate(document("eks-p5", {"memory_states": memory_states}))
+    layout = layout_on(load_config(CONFIGS / "esm2_650m.yaml"), 64)
+    assert node_memory_lines(layout, find_place(cluster, None, None), cluster) == expected
 
 
 def test_a_small_plan_shows_no_zeros(plan: Plan) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from config.cluster import zone_ids
+from config.cluster import RollingUpdate, zone_ids
 from config.facts.endpoint_services import endpoint_services, whole_name
 from config.facts.known_bad import AWS_OFI_NCCL, known_fault
 from config.slurm_cluster import MARIADB_VERSION, AccountingDatabase, SlurmCluster
@@ -336,6 +336,25 @@ def test_an_image_with_software_that_is_known_to_be_bad(
     assert len(warnings) == (fault is not None)
 
 
+def test_alarms_of_updates_exist_and_are_not_raised() -> None:
+    batches = RollingUpdate(max_nodes=1, rollback_alarms=["gone", "raised", "silent"])
+    cluster = with_group(SLURM, "workers", rolling_update=batches)
+    aws = empty_account(cluster)
+    alarms = {
+        "MetricAlarms": [{"AlarmName": "silent", "StateValue": "OK"}],
+        "CompositeAlarms": [{"AlarmName": "raised", "StateValue": "ALARM"}],
+    }
+    aws.answer("cloudwatch", "DescribeAlarms", alarms)
+    found = machine_images.check_rollback_alarms(ReadOnlyAws(aws.session), cluster)
+    assert [(finding.level, finding.subject) for finding in found] == [
+        ("FAIL", "rollback alarm gone"),
+        ("WARN", "rollback alarm raised"),
+        ("OK", "rollback alarm silent"),
+    ]
+    without = empty_account(SLURM)
+    assert not list(machine_images.check_rollback_alarms(ReadOnlyAws(without.session), SLURM))
+
+
 def test_the_projects_own_images_have_no_version_that_is_known_to_be_bad() -> None:
     pins = json.loads((REPOSITORY / "docker/versions.json").read_text())
     assert (
@@ -375,3 +394,14 @@ def test_keys(arn: str, answer: Any, message: str | None) -> None:
     aws = empty_account(cluster)
     aws.answer("kms", "DescribeKey", answer)
     assert [text for _, _, text in problems(aws, cluster)] == ([] if message is None else [message])
+
+
+def test_the_end_of_a_plan_is_warned_of_in_time() -> None:
+    ended = with_plan(training_plan(EndTime=NOW - timedelta(hours=1)))
+    assert [(level, subject) for level, subject, _ in ended] == [("FAIL", PLAN)]
+    [(level, _, message)] = with_plan(training_plan(EndTime=NOW + timedelta(days=13)))
+    assert level == "WARN" and "ends" in message
+    assert with_plan(training_plan(EndTime=NOW + timedelta(days=15))) == []
+    unwatched = P5.model_copy(update={"observability": None})
+    [(level, _, message)] = with_plan(training_plan(), unwatched)
+    assert level == "WARN" and "no alarm comes before its end" in message

@@ -284,12 +284,12 @@ def test_nodes_and_control_plane_reach_each_other_by_rules() -> None:
     to_nodes = rule(10250, IpRanges=[{"CidrIp": "10.0.0.0/8"}])
     assert reach_problems({OTHER: [to_plane], GROUP: [to_nodes]}) == []
     (found,) = reach_problems({OTHER: [to_plane]})
-    port = "IpProtocol=tcp,FromPort=10250,ToPort=10250,UserIdGroupPairs"
-    assert f"--group-id {GROUP} --ip-permissions {port}=[{{GroupId={OTHER}}}]" in found.action
+    permission = "IpProtocol=tcp,FromPort=10250,ToPort=10250,UserIdGroupPairs"
+    assert f"--group-id {GROUP} --ip-permissions {permission}=[{{GroupId={OTHER}}}]" in found.action
     narrow = rule(443, IpRanges=[{"CidrIp": "10.7.0.0/24"}])
     (found,) = reach_problems({OTHER: [narrow], GROUP: [to_nodes]})
-    port = "IpProtocol=tcp,FromPort=443,ToPort=443,UserIdGroupPairs"
-    assert f"--group-id {OTHER} --ip-permissions {port}=[{{GroupId={GROUP}}}]" in found.action
+    permission = "IpProtocol=tcp,FromPort=443,ToPort=443,UserIdGroupPairs"
+    assert f"--group-id {OTHER} --ip-permissions {permission}=[{{GroupId={GROUP}}}]" in found.action
 
 
 def test_another_hyperpod_cluster_of_the_same_control_plane_is_refused() -> None:
@@ -363,6 +363,23 @@ def test_a_missing_part_of_the_chart_has_its_command(kubectl: Kubectl) -> None:
     assert (found.level, found.subject) == ("FAIL", "HyperPod's chart")
     assert "nvidia-device-plugin, efa-k8s-device-plugin" in found.message
     assert "helm install hyperpod-dependencies" in found.action
+
+
+def test_divided_gpus_need_the_operator(kubectl: Kubectl) -> None:
+    groups = [
+        group.model_copy(update={"mig_profile": "1g.10gb"}) if group.hardware.num_gpus else group
+        for group in CLUSTER.instance_groups
+    ]
+    divided = CLUSTER.model_copy(update={"instance_groups": groups})
+    levels = []
+    for workload in (None, ("Deployment", "gpu-operator", "gpu-operator")):
+        kubectl.workloads += [workload] if workload else []
+        levels += [
+            found.level
+            for found in check_contents(PLANNED, Account().reader, divided)
+            if found.subject == "NVIDIA's GPU Operator"
+        ]
+    assert levels == ["FAIL", "OK"]
 
 
 def test_without_kubernetes_the_rest_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,3 +51,15 @@ def test_one_small_node_has_no_room_for_the_rest() -> None:
     assert "need room on workers, which have room for" in finding.message
     assert "for group workers" in finding.action
     assert [finding.level for finding in found(small(("workers", "ml.g5.xlarge", 6)))] == ["OK"]
+
+
+@pytest.mark.parametrize(("profile", "levels"), [("1g.20gb", ["OK"]), ("1g.10gb", ["WARN"])])
+def test_each_slice_of_a_gpu_may_have_a_pod(profile: str, levels: list[str]) -> None:
+    groups = [
+        group.model_copy(update={"mig_profile": profile}) if group.hardware.num_gpus else group
+        for group in P5.instance_groups
+    ]
+    findings = found(P5.model_copy(update={"instance_groups": groups}))
+    assert [finding.level for finding in findings] == levels
+    if levels == ["WARN"]:
+        assert "mig_profile with fewer slices per GPU for group p5" in findings[0].action

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import psutil
 
+from seqlm.launch.pod_memory import NODE_MEMORY
 from tests.job_schemas.validation import pod_templates
 from tests.workloads.training.training_runs import free_port
 
@@ -36,6 +38,8 @@ class Pod:
     port: int
     folder: Path
     """Its /tmp."""
+    memory: Path
+    """Memory of its node."""
 
     @property
     def log(self) -> str:
@@ -51,35 +55,45 @@ class Pods:
     shared: Path
     """Stands for /fsx."""
     folder: Path
+    first_port: int = field(default_factory=free_port)
+    """Port on which the first pod listens."""
 
     @contextmanager
     def running(self, config: str, num_pods: int) -> Iterator[list[Pod]]:
         """Start the pods: what comes before the main container, in each, and then that one."""
         (self.folder / "run").mkdir(parents=True)
         (self.folder / "run/config.yaml").write_text(config)
-        first_port = free_port()
         pods: list[Pod] = []
         try:
             for rank in range(num_pods):
-                pods.append(self._start(rank, first_port))
+                pods.append(self._start(f"pod-{rank}"))
             yield pods
         finally:
             for pod in pods:
                 _end(pod.main)
 
-    def _start(self, rank: int, first_port: int) -> Pod:
+    def replace(self, pods: list[Pod], rank: int) -> None:
+        """Lose a pod with its node, and start another one on another node."""
+        _end(pods[rank].main)
+        shutil.rmtree(pods[rank].memory)
+        pods[rank] = self._start(f"pod-{rank}-again")
+
+    def _start(self, name: str) -> Pod:
         spec = pod_templates(dict(self.manifest))[0]["spec"]
-        folder = self.folder / f"pod-{rank}"
+        folder = self.folder / name
         folder.mkdir()
+        memory = self.folder / f"memory-of-{name}"
+        memory.mkdir(mode=0o700)
         port = free_port()
-        added = {"PET_RDZV_ENDPOINT": f"127.0.0.1:{first_port}"}
+        added = {"PET_RDZV_ENDPOINT": f"127.0.0.1:{self.first_port}"}
         log_file = folder / "log"
         with log_file.open("wb") as log:
             for container in spec["initContainers"]:
                 process = self._process(container, folder, {}, port, log)
                 assert process.wait(timeout=SETUP_SECONDS) == 0, log_file.read_text()
             [container] = spec["containers"]
-            return Pod(self._process(container, folder, added, port, log), log_file, port, folder)
+            main = self._process(container, folder, added, port, log)
+            return Pod(main, log_file, port, folder, memory)
 
     def _process(
         self,
@@ -93,13 +107,14 @@ class Pods:
             "/fsx": str(self.shared),
             "/etc/esm2": str(self.folder / "run"),
             "/tmp": str(folder),
+            NODE_MEMORY: str(self.folder / f"memory-of-{folder.name}"),
         }
 
         def here(text: str) -> str:
             text = re.sub(r"\$\((\w+)\)", lambda found: (OF_POD | added)[found[1]], text)
             # Once: folders of tests are below /tmp themselves.
             text = re.sub(
-                r"^(.*=)?(/fsx|/etc/esm2|/tmp)(?=/|$)", lambda m: (m[1] or "") + places[m[2]], text
+                rf"^(.*=)?({'|'.join(places)})(?=/|$)", lambda m: (m[1] or "") + places[m[2]], text
             )
             text = re.sub(r"^--server-port=\d+$", f"--server-port={port}", text)
             return re.sub(r"^--(gpus|efa)=\d+$", r"--\1=0", text)
@@ -139,4 +154,4 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     for child in started:
         with suppress(psutil.NoSuchProcess):
             child.kill()
-    process.wait(timeout=30)
+    process.wait(timeout=240)

@@ -151,7 +151,7 @@ class Slurm:
 
     def run(self, *steps: dict[str, Any]) -> tuple[int, str]:
         process = self.start(*steps)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=240)
         return process.returncode, output
 
     @property

@@ -45,12 +45,12 @@ def test_a_run_is_stopped_and_saved(launch: Launch, tmp_path: Path) -> None:
     """A run from FASTA, as ``make train-ddp`` starts it. The test of README's command runs to the end."""
     process = launch("train.max_steps=1000000")
     log = tmp_path / "runs" / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while not (log.exists() and log.read_text().count("\n") > 3):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=240)
     assert process.returncode == 143, errors
     assert f"processes {torch.cuda.device_count() or 2}," in errors
     assert "is saved in" in errors.splitlines()[-1] and "Traceback" not in errors

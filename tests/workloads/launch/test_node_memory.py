@@ -95,6 +95,7 @@ def test_a_crash_restarts_in_place_once_per_state(
     message.write_text("out of memory\n")
     assert not memory.may_restart(Ending(USAGE_ERROR, 1, 0.0))
     assert memory.may_restart(KILLED) and not message.exists()
+    memory.restarted()
     assert capsys.readouterr().out == (
         "node-1, process 1: status 137 out of memory; the processes start again in place, because a state of "
         "step 10 is in memory\n"

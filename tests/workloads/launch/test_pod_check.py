@@ -30,7 +30,7 @@ def check(folder: Path, *, gpus: int = 0, nvidia_smi: str = "") -> subprocess.Co
         env={"PATH": f"{programs}:{os.environ['PATH']}", "NODE_NAME": NODE},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from seqlm.launch.slurm_attempts import State, read_state
+from seqlm.training.command_line import OTHER_ENDED
 from tests.workloads.launch.slurm_stand_ins import BATCH_FILE, Slurm, answers
 
 
@@ -135,7 +136,7 @@ def test_parts_are_the_progress_of_inference(slurm: Slurm) -> None:
     process = slurm.start({"status": 0, "wait": True, "endings": {"node-1": {"status": 143}}})
     wait_for(slurm.folder / "started", process)
     process.send_signal(signal.SIGUSR1)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=240)
     assert process.returncode == 0, said
     assert "ended on SIGUSR1; parts that are written: 1\n" in said
     assert "requeue 1 since part 1: the time limit is near" in said
@@ -151,7 +152,7 @@ def test_a_crash_beside_a_lost_node_is_not_counted(slurm: Slurm) -> None:
     wait_for(slurm.folder / "started", process)
     slurm.answer(answers()[:1])
     (slurm.folder / "stopped").touch()
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     assert slurm.said_to("scontrol") == [["requeue", "7"]]
     assert "crash" not in output and read_state(slurm.job_folder).crashes == 0
 
@@ -238,6 +239,16 @@ def test_a_killed_process_counts_before_connections_that_break(slurm: Slurm) -> 
     assert status == 0 and "crash 1 of 3 since step 0: node-2, process 9: status 137" in output
 
 
+def test_an_error_counts_before_connections_that_break(slurm: Slurm) -> None:
+    endings = {
+        "node-1": {"status": 1, "seconds": 1.0, "message": f"error: {OTHER_ENDED}"},
+        "node-2": {"status": 1, "seconds": 2.0, "message": "KeyError: 'weight'"},
+    }
+    status, output = slurm.run({"status": 1, "endings": endings}, {"status": 0})
+    assert status == 0
+    assert "crash 1 of 3 since step 0: node-2, process 0: status 1\nKeyError" in output
+
+
 def test_a_mistake_of_the_users_is_not_tried_again(slurm: Slurm) -> None:
     """Other nodes' tasks were killed because of it, and say so with an earlier clock."""
     endings = {
@@ -254,7 +265,7 @@ def test_a_mistake_of_the_users_is_not_tried_again(slurm: Slurm) -> None:
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not path.exists():
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.02)
@@ -273,7 +284,7 @@ def test_asked_to_stop_it_saves_first(
     process = slurm.start(saved)
     wait_for(slurm.folder / "started", process)
     process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == status, output
     assert "saved on" in output
     assert ["scancel", "--quiet", "--signal=TERM", "7"] in slurm.calls and slurm.calls[
@@ -287,7 +298,7 @@ def test_cancelled_and_at_the_time_limit_at_once_it_does_not_start_again(slurm: 
     wait_for(slurm.folder / "started", process)
     process.send_signal(signal.SIGUSR2)
     process.send_signal(signal.SIGUSR1)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == 143, output
     assert not slurm.said_to("scontrol") and slurm.calls[-1] == ["scancel", "7"]
 
@@ -304,7 +315,7 @@ def test_processes_that_had_to_be_killed_have_not_saved(slurm: Slurm) -> None:
     process = slurm.start({"status": 0, "wait": True, "endings": {"node-1": {"status": 143}}})
     wait_for(slurm.folder / "started", process)
     process.send_signal(signal.SIGUSR1)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     assert "ended on SIGUSR1; the newest checkpoint is of step 0" in output and "done" not in output
     assert slurm.said_to("scontrol") == [["requeue", "7"]]
 
@@ -349,7 +360,7 @@ def test_reports_missing_code(tmp_path: Path) -> None:
         ["bash", str(BATCH_FILE), "/nowhere", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 1 and "is the shared file system mounted?" in done.stderr
 
@@ -359,7 +370,7 @@ def test_stopped_while_it_prepares_data_it_is_not_done(slurm: Slurm) -> None:
     process = slurm.start({"status": 0, "wait": True})
     wait_for(slurm.folder / "started", process)
     process.send_signal(signal.SIGUSR1)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=240)
     assert process.returncode == 0 and "done" not in output and not slurm.train_steps
     assert slurm.said_to("scontrol") == [["requeue", "7"]]
 

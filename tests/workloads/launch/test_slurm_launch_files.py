@@ -174,7 +174,7 @@ for name, found in list(sys.modules.items()):
         cwd=REPOSITORY / "workloads",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     assert f"seqlm.launch.{module}\n" in done.stdout

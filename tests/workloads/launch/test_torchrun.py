@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from seqlm.launch import torchrun
 from tests.cluster.patience import wait_until
 from tests.workloads.launch.slurm_stand_ins import REPOSITORY
 
@@ -47,15 +48,15 @@ def test_a_second_signal_does_not_keep_processes_from_saving(tmp_path: Path) -> 
         [sys.executable, "-c", AGENT, "-c", SAVING, str(tmp_path)], cwd=REPOSITORY
     )
     try:
-        wait_until((tmp_path / "begun").exists, "the process", seconds=90)
+        wait_until((tmp_path / "begun").exists, "the process", seconds=240)
         agent.send_signal(signal.SIGTERM)
-        wait_until((tmp_path / "asked").exists, "the signal", seconds=30)
+        wait_until((tmp_path / "asked").exists, "the signal", seconds=240)
         for _ in range(3):
             agent.send_signal(signal.SIGTERM)
             time.sleep(0.5)
         assert agent.poll() is None and not (tmp_path / "ended").exists()
         (tmp_path / "enough").touch()
-        assert agent.wait(timeout=60) == 143
+        assert agent.wait(timeout=240) == 143
         assert (tmp_path / "saved").exists()
     finally:
         (tmp_path / "enough").touch()
@@ -65,7 +66,7 @@ def test_a_second_signal_does_not_keep_processes_from_saving(tmp_path: Path) -> 
 
 RESTARTING = """
 import pathlib, sys
-from seqlm.launch.torchrun import Ending, elastic_config, run_processes
+from seqlm.launch.torchrun import Ending, Restarts, elastic_config, run_processes
 
 folder = pathlib.Path(sys.argv[-1])
 meeting = {"nproc_per_node": 2, "run_id": "1", "rdzv_endpoint": "localhost:0"}
@@ -76,15 +77,28 @@ def may_restart(ending: Ending) -> bool:
         print(ending.rank, ending.status, file=file)
     return ending.status == 137
 
-raise SystemExit(run_processes(config, sys.argv[1:], may_restart).status)
+restarts = Restarts(may_restart, began=lambda: None)
+raise SystemExit(run_processes(config, sys.argv[1:], restarts).status)
 """
 FAILING = """
 import os, pathlib, signal, sys, time
+from seqlm.training.memory.template import fork_if_template
+
 folder = pathlib.Path(sys.argv[1])
+imported = []
+
+def do_imports():
+    imported.append(os.getpid())
+    (folder / f"template-{os.getpid()}").touch()
+
+fork_if_template(do_imports)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if os.environ["RANK"] == "0":
     time.sleep(5)
 if (folder / "killed").exists():
+    names = ["TORCHELASTIC_RESTART_COUNT", "ESM2_TEMPLATE"]
+    values = [imported[0], os.getpid() == os.getsid(0), *map(os.environ.get, names)]
+    (folder / "again").write_text(" ".join(map(str, values)))
     sys.exit(2)
 (folder / "killed").touch()
 os.kill(os.getpid(), signal.SIGKILL)
@@ -93,11 +107,31 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.long
 def test_processes_restart_in_place_if_allowed(tmp_path: Path) -> None:
-    """The other process ignores SIGTERM, as one does that waits for the killed one."""
+    """One template forks them. The other one ignores SIGTERM, as one that waits for the killed one."""
     done = subprocess.run(
         [sys.executable, "-c", RESTARTING, "-c", FAILING, str(tmp_path)],
         cwd=REPOSITORY,
-        timeout=120,
+        timeout=240,
     )
     assert (tmp_path / "failures").read_text().splitlines() == ["1 137", "1 2"]
     assert done.returncode == 2
+    (template,) = tmp_path.glob("template-*")
+    process = template.name.removeprefix("template-")
+    assert (tmp_path / "again").read_text() == f"{process} True 1 None"
+    assert not Path("/proc", process).exists()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "num_nodes", "waited"),
+    [(1.0, 2, 0.2), (1.0, 50, 0.5), (1.0, 1000, 1.0), ((0.0, 0.3), 2, (0.0, 0.3))],
+)
+def test_agents_of_many_nodes_do_not_ask_the_store_more_often_than_torch(
+    seconds: float | tuple[float, float],
+    num_nodes: int,
+    waited: float | tuple[float, float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[float | tuple[float, float]] = []
+    monkeypatch.setattr(torchrun, "_delay", found.append)
+    torchrun._short_delay(seconds, num_nodes=num_nodes)
+    assert found == [waited]

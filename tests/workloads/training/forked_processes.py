@@ -53,7 +53,7 @@ class Forked:
         for process in self.processes:
             process.join(30)
 
-    def ends(self, seconds: float = 120) -> list[int]:
+    def ends(self, seconds: float = 400) -> list[int]:
         """Exit statuses of all. After the first failure the others are given 10 seconds."""
         deadline = time.monotonic() + seconds
         while any(process.is_alive() for process in self.processes):
@@ -112,7 +112,7 @@ def train_in_turn(run_file: Path, runs: dict[int, list[str]]) -> None:
     for number, its_runs in runs.items():
         log = run_file.parent / f"processes-{number}.log"
         with forked(number, train_and_record_all, run_file, its_runs, log=log) as started:
-            assert started.ends(400) == [0] * number, started.output
+            assert started.ends() == [0] * number, started.output
 
 
 def train_and_record_all(path: Path, runs: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from seqlm.training import heartbeat
 from seqlm.training.heartbeat import BeatLines
 
 EVERY = 0.02
-SECONDS = 10.0
+SECONDS = 120.0
 
 
 @pytest.fixture

@@ -260,9 +260,9 @@ class Together:
     def place(self, rank: int) -> Processes:
         def gather(mine: dict[Any, Any]) -> dict[Any, Any]:
             self.parts[rank] = mine
-            self.barrier.wait(60)
+            self.barrier.wait(240)
             union = {key: value for part in self.parts for key, value in part.items()}
-            self.barrier.wait(60)
+            self.barrier.wait(240)
             return union
 
         here: Any = type(

@@ -320,6 +320,23 @@ def weights_of_another_shape() -> None:
     torch.nn.Linear(2, 2).load_state_dict({"weight": torch.zeros(3, 2), "bias": torch.zeros(2)})
 
 
+def connection_lost(text: str, error_name: str = "") -> Callable[[], None]:
+    """Return a function that fails as a collective operation does when another process has ended.
+
+    Args:
+        text: message of the error.
+        error_name: name of the error's class in ``torch.distributed``; empty for RuntimeError.
+    """
+
+    def fail() -> None:
+        import torch.distributed
+
+        kind = getattr(torch.distributed, error_name) if error_name else RuntimeError
+        raise kind(text)
+
+    return fail
+
+
 def interrupted() -> None:
     raise KeyboardInterrupt
 
@@ -351,6 +368,25 @@ FAILURES: list[tuple[Callable[[], None], int, str]] = [
         rename_to_another_disk,
         1,
         "error: /x/a and /y/b: Invalid cross-device link; correct this and run .*",
+    ),
+    (
+        connection_lost(
+            "[/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:17330. This is "
+            "typically caused by a remote worker crashing. Check the logs of the remote worker"
+        ),
+        1,
+        "error: another process of the run has ended, or the network to it is broken; see the log of that "
+        "process. Here: ./x/gloo/transport/tcp/pair.cc:553. Connection closed by peer .10.0.0.1.:17330",
+    ),
+    (
+        connection_lost(
+            "NCCL error in: /x/ProcessGroupNCCL.cpp:3763, remote process exited or there was a network "
+            "error, NCCL version 2.28.8\nncclRemoteError: A call failed possibly due to a network error or "
+            "a remote process exiting prematurely.\nLast error:\nNET/OFI Request completed with error",
+            "DistBackendError",
+        ),
+        1,
+        "error: another process of the run has ended, .* ncclRemoteError: .* completed with error",
     ),
     (interrupted, 130, "stopped by Ctrl-C; run the same command again to continue"),
 ]
@@ -393,7 +429,14 @@ def recursion() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [KeyError("a"), TypeError("b"), AssertionError("c"), RuntimeError("d"), None]
+    "error",
+    [
+        KeyError("a"),
+        TypeError("b"),
+        AssertionError("c"),
+        RuntimeError("NCCL error, ncclUnhandledCudaError: Call to CUDA function failed."),
+        None,
+    ],
 )
 def test_faults_of_the_project_keep_their_traceback(
     error: Exception | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -415,6 +458,8 @@ UNMAPPED = {
     "launch/node_agent.py": "reports for the processes that it starts",
     "launch/node_check.py": "reports what it finds as JSON",
     "launch/pod_check.py": "reports what it finds by its own lines",
+    "launch/pod_memory.py": "reports what it finds by its own lines",
+    "launch/pod_torchrun.py": "reports for the processes that it starts",
     "launch/slurm_submit.py": "runs on nodes without our packages and has lines of its own",
     "launch/slurm_supervisor.py": "runs on nodes without our packages and has lines of its own",
     "launch/network/check.py": "reports through the log of NCCL",

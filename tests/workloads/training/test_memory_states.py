@@ -22,11 +22,11 @@ from seqlm.runs.run_file import RunFile
 from seqlm.training.checkpoint import Checkpointer
 from seqlm.training.config import ParallelConfig, TrainConfig
 from seqlm.training.memory import states
+from seqlm.training.memory.choice import LOCAL_SIZE, states_in_memory
 from seqlm.training.memory.interval import PROBE_STEPS, Cost, Interval
-from seqlm.training.memory.job_folder import MEMORY_FOLDER
+from seqlm.training.memory.job_folder import MEMORY_FOLDER, MEMORY_PROBLEM
 from seqlm.training.memory.layout import Layout
 from seqlm.training.memory.pieces import STATE_FILE
-from seqlm.training.memory.states import LOCAL_SIZE, states_in_memory
 from seqlm.training.processes import Processes, processes
 from tests.workloads.training.forked_processes import forked, train_and_record_all
 from tests.workloads.training.training_runs import events, lines, losses
@@ -149,8 +149,11 @@ def _lose_a_node(folder: Path, mode: str) -> None:
             assert model.values() == kept
             assert model.checkpointer.memory is not None
             (message,) = model.checkpointer.memory.take_messages()
+            # Sharded, the new node has lost its copy of the other node's piece, too.
+            copies = "; copies made again: 1 pieces" if mode == "fsdp" else ""
             assert message == (
                 "continues from the state in memory of step 4; copied from other nodes: 1 pieces"
+                + copies
             )
             # The next state replaces it.
             for number in (5, 6):
@@ -164,6 +167,32 @@ def _lose_a_node(folder: Path, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_a_lost_node_gets_its_state_from_the_other_one(tmp_path: Path, mode: str) -> None:
     in_processes(tmp_path, _lose_a_node, 2, mode)
+
+
+def _die_before_the_copies(folder: Path) -> None:
+    start = Start(folder, "fsdp")
+    with node_of(start) as here:
+        kept = _saved_and_lost(start, here)
+        newest = start.memory_of(here.rank) / "step-00000004"
+        shutil.rmtree(newest / f"shard-{1 - here.rank:05d}-part-000")
+        for num_read in (0, 1):
+            with pytest.raises(KilledError), start.model(here) as model:
+                assert model.restored_step() == 4
+                assert model.values() == kept
+                assert model.checkpointer.memory is not None
+                (message,) = model.checkpointer.memory.take_messages()
+                assert message.endswith(f"; copies made again: {2 - num_read} pieces")
+                assert (f"copied from other nodes: {num_read} pieces" in message) == bool(num_read)
+                raise KilledError
+            if here.is_first:
+                shutil.rmtree(start.memory_of(1))
+                start.memory_of(1).mkdir()
+            here.sum_on_host(0.0)
+
+
+def test_a_state_without_copies_is_copied_by_the_start_that_uses_it(tmp_path: Path) -> None:
+    """Otherwise a node that is lost before the next state takes the state with it."""
+    in_processes(tmp_path, _die_before_the_copies, 2)
 
 
 def _parts_of_one_node(folder: Path) -> None:
@@ -217,6 +246,25 @@ def test_a_newer_checkpoint_is_used(tmp_path: Path) -> None:
     in_processes(tmp_path, _newer_checkpoint, 2)
 
 
+def _save_on_two_nodes(folder: Path) -> None:
+    start = Start(folder)
+    with node_of(start) as here:
+        _saved_and_lost(start, here, durable_at=3)
+
+
+def _start_on_one_node(folder: Path) -> None:
+    start = Start(folder)
+    with node_of(start) as here, start.model(here) as model:
+        assert model.restored_step() == 3
+        assert list(start.memory_of(0).iterdir()) == []
+
+
+def test_a_start_with_fewer_nodes_uses_the_checkpoint(tmp_path: Path) -> None:
+    """With DDP, the remaining node has all of the newer state."""
+    in_processes(tmp_path, _save_on_two_nodes, 2)
+    in_processes(tmp_path, _start_on_one_node, 1)
+
+
 def _short_memory(folder: Path) -> None:
     start = Start(folder)
     with node_of(start) as here, mock.patch.object(states, "available_bytes", lambda _: 100):
@@ -250,6 +298,21 @@ def test_without_a_folder_nothing_is_kept(
         config = RunFile(name="run", train=TrainConfig(memory_checkpoint_steps=5))
         assert states_in_memory(config, here, {}) is None
     assert "no states are kept in memory: the run is no job of a cluster" in capsys.readouterr().out
+
+
+def _one_node_without_a_folder(folder: Path) -> None:
+    start = Start(folder)
+    if os.environ["RANK"] == "1":
+        os.environ[MEMORY_PROBLEM] = "/node-memory: permission denied"
+    with node_of(start) as here:
+        assert states_in_memory(RunFile(name="run"), here, {}) is None
+
+
+def test_a_node_without_a_folder_costs_one_warning(tmp_path: Path) -> None:
+    """Also if the run file leaves the interval to the trainer."""
+    output = in_processes(tmp_path, _one_node_without_a_folder, 2)
+    warning = "no states are kept in memory: /node-memory: permission denied. A restart uses"
+    assert output.count(warning) == 1
 
 
 @pytest.mark.parametrize(

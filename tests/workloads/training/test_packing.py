@@ -98,12 +98,13 @@ def test_fill_of_protein_lengths() -> None:
         + 2
     )
     for capacity in (4096, 16_384, 65_536):
-        packs = pack_lengths(lengths, capacity, max_items=capacity)
-        assert sorted(np.concatenate(packs).tolist()) == list(range(len(lengths)))
+        packed = pack_lengths(lengths, capacity, max_items=capacity)
+        assert sorted(packed.items.tolist()) == list(range(len(lengths)))
+        packs = np.split(packed.items, packed.bounds[1:-1])
         used = [int(lengths[pack].sum()) for pack in packs]
         assert max(used) <= capacity
         assert lengths.sum() / (len(packs) * capacity) >= 0.985
-    assert max(len(pack) for pack in pack_lengths(lengths, 4096, max_items=5)) == 5
+    assert np.diff(pack_lengths(lengths, 4096, max_items=5).bounds).max() == 5
 
 
 def test_resume_continues_the_same_packs(split: RecordSplit) -> None:

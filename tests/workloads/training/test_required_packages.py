@@ -42,7 +42,9 @@ EXTRA = {
     "seqlm.training.adapters.adapted_linear": LORA,
     "seqlm.proteins.serving.app": SERVING,
     "seqlm.proteins.serving.heads": SERVING,
-    **dict.fromkeys((f"seqlm.proteins.explore.{name}" for name in ("command", "projection")), MAPS),
+    **dict.fromkeys(
+        (f"seqlm.proteins.explore.{name}" for name in ("columns", "command", "projection")), MAPS
+    ),
     **dict.fromkeys(
         (
             f"seqlm.proteins.model.kernels.{name}"

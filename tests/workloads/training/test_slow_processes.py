@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from seqlm.training.health import place
 from seqlm.training.health.pass_times import SharedTimes
-from seqlm.training.health.place import GpuState, Place, node_name, parsed_state
+from seqlm.training.health.place import Place, gpu_state, node_name, parsed_state
 from seqlm.training.health.slow_processes import Changes, SlowProcesses
 from seqlm.training.health.unfit_nodes import forget_unfit, report_unfit, unfit_nodes
 from seqlm.training.tracking.progress import WARM_STEPS
@@ -28,9 +31,11 @@ from tests.workloads.training.training_runs import lines, write_run_file
 MINUTE = 60.0
 
 
-def looked_at(*seconds: tuple[float, ...], every: float = MINUTE) -> list[Changes]:
+def looked_at(
+    *seconds: tuple[float, ...], every: float = MINUTE, kinds: Sequence[str] = ()
+) -> list[Changes]:
     """Changes with the times of processes, given at equal distances."""
-    slow = SlowProcesses()
+    slow = SlowProcesses(kinds or ["GPU"] * len(seconds[0]))
     return [slow.update(SharedTimes(index * every, one)) for index, one in enumerate(seconds)]
 
 
@@ -43,6 +48,12 @@ def test_a_process_is_named_once_it_was_slow_for_three_minutes() -> None:
     assert [named(one) for one in found] == [[], [], [], [2], [], []]
     (slow,) = found[3].slow
     assert slow.ratio == pytest.approx(1.4) and slow.seconds == 180
+
+
+def test_a_process_is_compared_with_those_of_its_kind() -> None:
+    kinds = ("H200", "H200", "H100", "H100", "H100", "A100")
+    found = looked_at(*[(1.0, 1.0, 1.5, 1.5, 1.8, 3.0)] * 4, kinds=kinds)
+    assert [named(one) for one in found] == [[], [], [], [4]]
 
 
 def test_a_process_that_catches_up_is_not_named() -> None:
@@ -87,6 +98,11 @@ def test_seldom_logged_steps_name_it_at_the_second_one() -> None:
             "process 9 (node ip-10-0-0-7, GPU 3, serial number unknown, 1155 of 1980 MHz, 84 degrees "
             "Celsius)",
         ),
+        (
+            "3, 1650223012345, [N/A], [N/A], [N/A]",
+            "process 9 (node ip-10-0-0-7, GPU 3, serial number 1650223012345, clock unknown, temperature "
+            "unknown)",
+        ),
     ],
 )
 def test_a_gpu_is_described_by_what_it_reports(answer: str, text: str) -> None:
@@ -97,10 +113,14 @@ def test_a_gpu_is_described_by_what_it_reports(answer: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("answer", ["", "No devices were found", "1, 2"])
-def test_another_answer_describes_no_gpu(answer: str) -> None:
+def test_another_answer_describes_no_gpu(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parsed_state(answer) is None
-    lost = Place(9, "node", GpuState(index="1"))
-    assert str(lost) == "process 9 (node node, GPU 1, serial number unknown)"
+    monkeypatch.setattr(place, "printed", lambda command: answer or None)
+    properties = SimpleNamespace(uuid="1b2c")
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: properties)
+    lost = Place(9, "node", gpu_state(torch.device("cuda", 1)))
+    assert str(lost) == "process 9 (node node, GPU 1, no answer from NVML)"
+    assert Place.of(lost.to_dict()) == lost
 
 
 def test_a_node_has_the_schedulers_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,7 +250,7 @@ def test_locks_go_before_anything_compiles(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_processes_that_would_train_apart_are_refused(run_file: Path) -> None:
     done = start_training("--config", str(run_file), processes=2, PJRT_DEVICE="CPU")
-    said, _ = done.communicate(timeout=120)
+    said, _ = done.communicate(timeout=240)
     assert done.returncode != 0
     assert (
         "PJRT_DEVICE: got CPU with 2 processes, of which XLA adds up 1: they would train apart"

@@ -63,15 +63,18 @@ def write_files(job: PodJob, folder: Path) -> list[str]:
 
 
 def hyp_config(job: PodJob) -> dict[str, Any]:
-    """Fields of hyp's own schema, with the job's values."""
+    """Fields of hyp's own schema, with the job's values. hyp takes a slice of a GPU or a number of nodes."""
+    gpu_slice = job.resources.gpu_slice
     found: dict[str, Any] = {
         "template": HYP_TEMPLATE,
         "version": HYP_VERSION,
         "job_name": job.name,
         "namespace": job.namespace,
         "image": job.image,
-        "instance_type": job.placement.node_labels[INSTANCE_TYPE_LABEL],
-        "node_count": job.min_pods,
+        "instance_type": job.placement.node_labels.get(INSTANCE_TYPE_LABEL),
+        "node_count": job.min_pods if gpu_slice is None else None,
+        "accelerator_partition_type": f"mig-{gpu_slice}" if gpu_slice else None,
+        "accelerator_partition_count": job.resources.num_gpus if gpu_slice else None,
         **(
             {"max_node_count": job.num_pods, "elastic_replica_increment_step": 1}
             if job.is_elastic

@@ -10,8 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from config.eks_cluster import EksCluster
-from config.facts.instance_catalogue import instance_type
-from config.resource_names import JOB_SERVICE_ACCOUNT, LUSTRE_CLAIM, TRAINING_UID, job_namespaces
+from config.resource_names import (
+    JOB_SERVICE_ACCOUNT,
+    LUSTRE_CLAIM,
+    NODE_MEMORY_CLAIM,
+    TRAINING_UID,
+    job_namespaces,
+)
 from seqlm.launch.kubernetes_job import config_map, job_manifest
 from seqlm.launch.pod_job import (
     RUN_LABEL,
@@ -32,8 +37,9 @@ from tools.jobs.kubernetes.placement import EksWanted
 from tools.jobs.scheduler import Scheduler, print_found
 from tools.jobs.work import NamedRun, Order, work_of, work_problems
 from tools.json_output import publish, publish_lines
-from tools.kubernetes.kubectl import Kubectl, Refused, open_kubectl
+from tools.kubernetes.kubectl import Kubectl, Refused, add_kubeconfig_option, open_kubectl
 from tools.nodes.activity import print_activity
+from tools.training_plans.used_plans import print_plans
 
 MAX_NAME = 40
 """Operators append to a job's name, and the result is a label with 63 characters at most."""
@@ -55,9 +61,7 @@ class KubernetesJobs(Scheduler):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--team", help="team of the jobs: its quota, queue and namespace")
         parser.add_argument("--namespace", help="namespace; by default the team's")
-        parser.add_argument(
-            "--kubeconfig", type=Path, help="kubeconfig, instead of the caller's AWS credentials"
-        )
+        add_kubeconfig_option(parser)
 
     def add_follow_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -84,6 +88,11 @@ class KubernetesJobs(Scheduler):
         )
         parser.add_argument("--group", help="instance group; by default the first one with GPUs")
         parser.add_argument(
+            "--gpu-slice",
+            metavar="PROFILE",
+            help="run on one slice of a GPU, for example 1g.10gb, of a group with this mig_profile",
+        )
+        parser.add_argument(
             "--service-account", help="service account with the pods' permissions in AWS"
         )
         parser.add_argument(
@@ -101,7 +110,7 @@ class KubernetesJobs(Scheduler):
     def submit(self, run: NamedRun | None, options: argparse.Namespace, *, version: str) -> int:
         """Submit a stage, or with ``--to`` write its manifests for kubectl and HyperPod's hyp."""
         cluster = self._cluster
-        framework = framework_of(cluster, options.stage, options.group)
+        framework = framework_of(cluster, options.stage, options.group, gpu_slice=options.gpu_slice)
         find_image = image_or_placeholder if options.to else commit_image
         image = options.image or find_image(cluster, options.profile, framework)
         wanted = EksWanted.of(options, image=image)
@@ -146,6 +155,7 @@ class KubernetesJobs(Scheduler):
                     # A kubeconfig of its own is for users without AWS credentials.
                     if options.kubeconfig is None:
                         print_activity(self._cluster, options.profile)
+                        print_plans(self._cluster, options.profile)
                     return status
                 case "tail":
                     status = watch.tail(
@@ -168,10 +178,12 @@ class KubernetesJobs(Scheduler):
         )
 
 
-def framework_of(cluster: EksCluster, stage: str, group: str | None) -> str:
+def framework_of(
+    cluster: EksCluster, stage: str, group: str | None, *, gpu_slice: str | None = None
+) -> str:
     """Return the framework of the image that a stage needs on its nodes, a key of ``FRAMEWORKS``."""
-    groups = placement.groups_of_type(cluster, group)
-    is_neuron = bool(groups) and instance_type(groups[0].instance_type).is_neuron
+    groups = placement.groups_of_type(cluster, group, gpu_slice)
+    is_neuron = bool(groups) and groups[0].hardware.is_neuron
     return STAGES[stage].framework or (NEURON if is_neuron else DEFAULT_FRAMEWORK)
 
 
@@ -182,6 +194,11 @@ def check_place(kubectl: Kubectl, job: PodJob) -> None:
         ValueError: listing what is missing.
     """
     problems = place_problems(kubectl, job)
+    if job.memory_claim and kubectl.find("persistentvolumeclaim", job.memory_claim) is None:
+        problems.append(
+            f"claim {job.memory_claim} is not in {job.namespace}; make deploy makes it for memory_states. "
+            "ARGS=train.memory_checkpoint_steps=0 does without"
+        )
     if job.service_account and kubectl.find("serviceaccount", job.service_account) is None:
         problems.append(
             f"service account {job.service_account} is not in {job.namespace}; make deploy makes the one of "
@@ -273,7 +290,7 @@ def pod_job(
         ValueError: listing everything that does not fit together.
     """
     problems = list(placement.placement_problems(cluster, wanted))
-    groups = placement.groups_of_type(cluster, wanted.group)
+    groups = placement.groups_of_type(cluster, wanted.group, wanted.gpu_slice)
     if not groups:
         raise ValueError(listed(problems))
     place = placement.placement(cluster, groups, wanted)
@@ -291,6 +308,9 @@ def pod_job(
     work = work_of(order)
     share = place.share(wanted.stage)
     has_account = cluster.mlflow and place.namespace in job_namespaces(cluster)
+    storage = _memory_storage(cluster, order)
+    if storage == "nodes" and place.namespace not in job_namespaces(cluster):
+        storage = None  # other namespaces have no claim
     queue, priority = placement.queue_names(place.team, place.priority)
     run_name = _slug(work.run)
     return PodJob(
@@ -308,12 +328,14 @@ def pod_job(
             num_cpus=share.cpus,
             memory_gib=share.memory_gib,
             num_gpus=place.gpus,
+            gpu_slice=wanted.gpu_slice,
             num_efa=place.num_efa,
             num_neuron_devices=place.neuron_devices,
         ),
         placement=PodPlacement(
             node_labels=placement.node_labels(place.groups, by_name=wanted.group is not None),
             tolerations=placement.tolerations(place.groups),
+            preferred_groups=placement.preferred_groups(place.groups),
             queue=queue,
             priority=priority,
             preferred_topology=wanted.preferred_topology,
@@ -328,12 +350,28 @@ def pod_job(
             output=work.output,
         ),
         processes_per_device=place.hardware.processes_per_accelerator,
+        memory_claim=NODE_MEMORY_CLAIM if storage == "nodes" else None,
+        has_managed_memory=storage == "managed",
         claim=LUSTRE_CLAIM,
         user=TRAINING_UID,
         service_account=wanted.service_account or (JOB_SERVICE_ACCOUNT if has_account else None),
         hang_seconds=wanted.hang_seconds,
         max_retries=wanted.num_retries,
     )
+
+
+def _memory_storage(cluster: EksCluster, order: Order) -> str | None:
+    """Return where a job keeps its newest states in memory; None if it keeps none.
+
+    On Neuron devices, states are copied to the host of the first process alone.
+    """
+    is_kept = (
+        order.run is not None
+        and order.stage.trained_by == "seqlm"
+        and order.run.config.train.memory_checkpoint_steps != 0
+        and not order.place.neuron_devices
+    )
+    return cluster.memory_states.storage if cluster.memory_states and is_kept else None
 
 
 def _slug(name: str) -> str:

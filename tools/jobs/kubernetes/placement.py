@@ -1,13 +1,15 @@
 """Placement of a Kubernetes job by the cluster file: team, nodes and share of nodes."""
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from config.cluster import BoughtAs
 from config.eks_cluster import EksCluster, EksInstanceGroup
-from config.facts.instance_catalogue import InstanceType, instance_type
+from config.facts.gpu_slices import CONFIG_LABEL, STATE_DONE, STATE_LABEL
 from config.resource_names import COMMON_NAMESPACE
 from config.task_governance import BORROW_LIMIT_PERCENT, team_namespace
+from config.task_governance import Quota as ComputeAmount
 from seqlm.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob
 from seqlm.runs.stages import STAGES
 from tools.jobs.checks import (
@@ -28,6 +30,8 @@ RESUMED_NAMESPACE = re.compile(r"kubeflow$|hyperpod")
 MIN_HANG_SECONDS = 60
 """Least value of ``--hang-seconds``. The operator's agent looks once a second, and a process writes at most
 five lines in this time."""
+PREFERENCE: Mapping[BoughtAs, int] = {"plan": 100, "on_demand": 50, "spot": 0}
+"""Preference of Kubernetes's scheduler for nodes, up to 100: what is paid for already is used first."""
 DATA_MEMORY_GIB = 16
 """Memory for a preparation of data."""
 MOST_RETRIES = 1000
@@ -52,6 +56,8 @@ class EksWanted(Wanted):
     preferred_topology: str | None = None
     required_topology: str | None = None
     group: str | None = None
+    gpu_slice: str | None = None
+    """Profile of the slice of a GPU that the job has; None for whole GPUs."""
     service_account: str | None = None
     hang_seconds: int = PodJob.hang_seconds
     max_retries: int | None = None
@@ -73,12 +79,12 @@ class PodShare:
 
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """Whole nodes of a type that a team may use."""
+    """Whole nodes of a type, or slices of its GPUs, that a team may use."""
 
     own: int
-    """Number of nodes of the team's quota."""
+    """Number in the team's quota."""
     with_borrowed: int
-    """Number of nodes with all that the team may borrow."""
+    """Number with all that the team may borrow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +96,14 @@ class Placement(Share):
     folder: str
     groups: Sequence[EksInstanceGroup]
     priority: str | None
+    managed_memory_percent: int = 0
+    """Share of a node's memory that HyperPod's managed tier takes."""
+
+    @property
+    def accelerators_per_node(self) -> int:
+        """Number of GPUs, slices or Neuron devices of a node."""
+        gpu_slice = self.groups[0].gpu_slice
+        return gpu_slice.per_node(self.hardware) if gpu_slice else self.hardware.num_accelerators
 
     @property
     def num_efa(self) -> int:
@@ -102,8 +116,9 @@ class Placement(Share):
     def share(self, stage: str) -> PodShare:
         """Return the share of a node's CPUs and memory that belongs to the accelerators of a pod.
 
-        Kubernetes and its daemons keep the rest. A tenth of the CPUs and 15 % of the memory, but at least one
-        CPU and 1 GiB, are more than kubelet, the health monitoring agent and device plugins take.
+        Kubernetes and its daemons keep the rest, and HyperPod's managed tier its share. A tenth of the CPUs
+        and 15 % of the memory, but at least one CPU and 1 GiB, are more than kubelet, the health monitoring
+        agent and device plugins take.
         """
         hardware = self.hardware
         per_core = hardware.threads_per_core
@@ -112,12 +127,13 @@ class Placement(Share):
             for group in self.groups
         )
         free_cpus = max(1, cpus * 9 // 10 - 1)
-        free_gib = max(1, int(hardware.memory_gib * 0.85) - 1)
+        free_share = 0.85 - self.managed_memory_percent / 100
+        free_gib = max(1, int(hardware.memory_gib * free_share) - 1)
         if STAGES[stage].one_process:
             return PodShare(
                 cpus=min(DATA_CPUS, free_cpus), memory_gib=min(DATA_MEMORY_GIB, free_gib)
             )
-        part = self.accelerators / hardware.num_accelerators if self.accelerators else 1.0
+        part = self.accelerators / self.accelerators_per_node if self.accelerators else 1.0
         return PodShare(cpus=max(1, int(free_cpus * part)), memory_gib=max(1, int(free_gib * part)))
 
 
@@ -125,7 +141,8 @@ def placement(
     cluster: EksCluster, groups: Sequence[EksInstanceGroup], wanted: EksWanted
 ) -> Placement:
     """Return the team and the nodes of a job on groups of one instance type."""
-    hardware = instance_type(groups[0].instance_type)
+    wanted = _on_one_slice(wanted)
+    hardware = groups[0].hardware
     team = chosen_team(cluster, wanted.team)
     return Placement(
         team=team,
@@ -134,8 +151,9 @@ def placement(
         groups=groups,
         hardware=hardware,
         accelerators=accelerators_of(hardware, wanted),
-        sizes=sizes_of(wanted, _available(groups, _quota(cluster, team, hardware))),
+        sizes=sizes_of(wanted, _available(groups, _quota(cluster, team, groups[0], wanted))),
         priority=wanted.priority,
+        managed_memory_percent=cluster.managed_memory_percent,
     )
 
 
@@ -171,7 +189,12 @@ def placement_problems(cluster: EksCluster, wanted: EksWanted) -> Iterator[str]:
     yield from _topology_problems(wanted, team)
     yield from priority_problems(cluster, wanted.priority, team)
     yield from group_problems(cluster, wanted.group)
-    groups = groups_of_type(cluster, wanted.group)
+    groups = groups_of_type(cluster, wanted.group, wanted.gpu_slice)
+    if not STAGES[wanted.stage].one_process and wanted.gpus_per_node != 0:
+        yield from slice_problems(cluster, wanted.group, wanted.gpu_slice)
+    if wanted.gpu_slice is not None:
+        yield from _single_slice_problems(wanted)
+        wanted = _on_one_slice(wanted)
     if groups:
         yield from _node_problems(cluster, groups, wanted)
 
@@ -180,13 +203,19 @@ def _node_problems(
     cluster: EksCluster, groups: Sequence[EksInstanceGroup], wanted: EksWanted
 ) -> Iterator[str]:
     """Yield what is wrong with the accelerators and the number of nodes."""
-    hardware = instance_type(groups[0].instance_type)
+    hardware = groups[0].hardware
     yield from accelerator_problems(hardware, wanted, option="--group")
-    quota = _quota(cluster, chosen_team(cluster, wanted.team), hardware)
+    quota = _quota(cluster, chosen_team(cluster, wanted.team), groups[0], wanted)
     nodes = _available(groups, quota)
     yield from size_problems(wanted, nodes)
     sizes = sizes_of(wanted, nodes)
     if sizes and quota and sizes[-1] > quota.with_borrowed:
+        if wanted.gpu_slice is not None:
+            yield (
+                f"--gpu-slice: got {wanted.gpu_slice}; the team's quota has no such slice, and it may "
+                "borrow none"
+            )
+            return
         yield (
             f"NODES: got {wanted.nodes}; the team's quota of {hardware.name} is {quota.own} node(s), "
             f"{quota.with_borrowed} with all that it may borrow"
@@ -203,6 +232,44 @@ def _node_problems(
                     f"NODES: got {wanted.nodes}; HyperPod's operator does not change the number of spot "
                     f"nodes, which {group.name} has"
                 )
+
+
+def slice_problems(cluster: EksCluster, group: str | None, gpu_slice: str | None) -> Iterator[str]:
+    """Yield what is wrong with the value of ``--gpu-slice``."""
+    profiles = [
+        found.mig_profile
+        for found in cluster.instance_groups
+        if found.mig_profile and group in (None, found.name)
+    ]
+    where = "the cluster file" if group is None else f"group {group}"
+    if gpu_slice is None:
+        chosen = groups_of_type(cluster, group)
+        if chosen and chosen[0].mig_profile:
+            yield (
+                f"--gpu-slice: got none; the GPUs of {chosen[0].name} are divided: give "
+                f"--gpu-slice {chosen[0].mig_profile}, or another --group"
+            )
+    elif gpu_slice not in profiles:
+        has = f"has {', '.join(dict.fromkeys(profiles))}" if profiles else "has no mig_profile"
+        yield f"--gpu-slice: got {gpu_slice}; {where} {has}"
+
+
+def _single_slice_problems(wanted: EksWanted) -> Iterator[str]:
+    """Yield what is wrong with a job that wants more than one slice."""
+    only = "a job has one slice, because NCCL connects no slices; for more, use whole GPUs"
+    if STAGES[wanted.stage].one_process:
+        yield f"--gpu-slice: got {wanted.gpu_slice}; {wanted.stage} uses no GPU"
+    if wanted.gpus_per_node not in (None, 1):
+        yield f"--gpus-per-node: got {wanted.gpus_per_node}; {only}"
+    if wanted.nodes not in (None, "1"):
+        yield f"NODES: got {wanted.nodes}; {only}"
+
+
+def _on_one_slice(wanted: EksWanted) -> EksWanted:
+    """Return the options with the size of a job on a slice: one pod with one process."""
+    if wanted.gpu_slice is None:
+        return wanted
+    return replace(wanted, nodes="1", gpus_per_node=1)
 
 
 def shared_files(cluster: EksCluster) -> SharedFiles:
@@ -267,15 +334,35 @@ def _topology_problems(wanted: EksWanted, team: str | None) -> Iterator[str]:
         )
 
 
-def groups_of_type(cluster: EksCluster, wanted: str | None) -> list[EksInstanceGroup]:
-    """Return groups of one instance type: the given one, or those of the first type with accelerators."""
+def groups_of_type(
+    cluster: EksCluster, wanted: str | None, gpu_slice: str | None = None
+) -> list[EksInstanceGroup]:
+    """Return groups of one instance type: the given one, or those of the first type with accelerators.
+
+    A group of several types is alone, because a job finds its nodes by the group's name.
+
+    Args:
+        cluster: cluster file.
+        wanted: name of the group; None chooses.
+        gpu_slice: profile of the slice that a job has; None prefers groups with whole GPUs.
+    """
     ordered = sorted(
         cluster.instance_groups,
-        key=lambda group: instance_type(group.instance_type).num_accelerators == 0,
+        key=lambda group: (
+            group.hardware.num_accelerators == 0,
+            group.mig_profile != gpu_slice,
+        ),
     )
     if wanted is not None:
         return [group for group in ordered if group.name == wanted]
-    return [group for group in ordered if group.instance_type == ordered[0].instance_type]
+    first = ordered[0]
+    if first.instance_types:
+        return [first]
+    return [
+        group
+        for group in ordered
+        if (group.instance_type, group.mig_profile) == (first.instance_type, first.mig_profile)
+    ]
 
 
 def group_problems(cluster: EksCluster, wanted: str | None) -> Iterator[str]:
@@ -286,13 +373,32 @@ def group_problems(cluster: EksCluster, wanted: str | None) -> Iterator[str]:
 
 
 def node_labels(groups: Sequence[EksInstanceGroup], *, by_name: bool) -> dict[str, str]:
-    """Return node labels that select groups of one instance type; ``by_name`` selects a single group."""
-    labels = {INSTANCE_TYPE_LABEL: groups[0].instance_type}
-    if by_name:
+    """Return node labels that select groups of one instance type; ``by_name`` selects a single group.
+
+    A group of several types is always selected by its name.
+    """
+    labels = {}
+    if groups[0].instance_type:
+        labels[INSTANCE_TYPE_LABEL] = groups[0].instance_type
+    if by_name or groups[0].instance_types:
         labels[GROUP_LABEL] = groups[0].name
+    if groups[0].gpu_slice:
+        labels[CONFIG_LABEL] = groups[0].gpu_slice.layout
+        labels[STATE_LABEL] = STATE_DONE
     if all(group.deep_health_checks for group in groups):
         labels[DEEP_HEALTH_LABEL] = "Passed"
     return labels
+
+
+def preferred_groups(groups: Sequence[EksInstanceGroup]) -> dict[str, int]:
+    """Return the preference of pods for groups, by how the capacity of each is bought.
+
+    It is empty if the groups are bought alike.
+    """
+    if len({group.bought_as for group in groups}) == 1:
+        return {}
+    wanted = {group.name: PREFERENCE[group.bought_as] for group in groups}
+    return {name: weight for name, weight in wanted.items() if weight}
 
 
 def tolerations(groups: Sequence[EksInstanceGroup]) -> tuple[dict[str, str], ...]:
@@ -310,22 +416,45 @@ def tolerations(groups: Sequence[EksInstanceGroup]) -> tuple[dict[str, str], ...
     return tuple(found.values())
 
 
-def _quota(cluster: EksCluster, team_name: str | None, hardware: InstanceType) -> Quota | None:
-    """Return the nodes of a team's quota, without and with borrowed ones; None if it has no quota."""
+def _quota(
+    cluster: EksCluster, team_name: str | None, group: EksInstanceGroup, wanted: EksWanted
+) -> Quota | None:
+    """Return the nodes or slices of a team's quota, without and with borrowed ones; None without a quota."""
     team = next((found for found in cluster.teams if found.name == team_name), None)
     if team is None:
         return None
-    own = sum(
-        (part.num_instances or 0)
-        + (part.num_accelerators or 0) // max(1, hardware.num_accelerators)
-        for part in team.quota
-        if part.instance_type == hardware.name
+    own = _amount(team.quota, group, wanted)
+    # A limit of CPUs and memory alone says nothing about nodes.
+    limits = [
+        limit
+        for limit in team.borrow_limits
+        if limit.instance_type in group.types
+        and (limit.num_instances or limit.num_accelerators or limit.num_slices)
+    ]
+    may_borrow = team.sharing == "lend_and_borrow"
+    if not own and not limits:
+        has_others = any(part.instance_type in group.types for part in team.quota)
+        if may_borrow or wanted.gpu_slice is None or not has_others:
+            return None  # such a team uses what is lent, which only Kueue knows
+    if limits:
+        borrowed = _amount(limits, group, wanted)
+    else:
+        borrowed = own * (team.borrow_limit_percent or BORROW_LIMIT_PERCENT) // 100
+    return Quota(own=own, with_borrowed=own + (borrowed if may_borrow else 0))
+
+
+def _amount(amounts: Sequence[ComputeAmount], group: EksInstanceGroup, wanted: EksWanted) -> int:
+    """Return the whole nodes of a group's types in quotas, or the slices that the job wants."""
+    of_type = [amount for amount in amounts if amount.instance_type in group.types]
+    if wanted.gpu_slice is not None:
+        return sum(
+            amount.num_slices or 0 for amount in of_type if amount.mig_profile == wanted.gpu_slice
+        )
+    per_node = max(1, group.hardware.num_accelerators)
+    return sum(
+        (amount.num_instances or 0) + (amount.num_accelerators or 0) // per_node
+        for amount in of_type
     )
-    if not own:
-        return None  # such a team uses what is lent, which only Kueue knows
-    percent = team.borrow_limit_percent or BORROW_LIMIT_PERCENT
-    borrowed = own * percent // 100 if team.sharing == "lend_and_borrow" else 0
-    return Quota(own=own, with_borrowed=own + borrowed)
 
 
 def _available(groups: Sequence[EksInstanceGroup], quota: Quota | None) -> AvailableNodes:

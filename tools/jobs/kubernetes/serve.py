@@ -23,7 +23,7 @@ from tools.jobs.kubernetes import placement
 from tools.jobs.kubernetes.files import to_yaml
 from tools.jobs.kubernetes.image import commit_image, image_note
 from tools.jobs.kubernetes.job_state import place_problems
-from tools.kubernetes.kubectl import Refused, open_kubectl
+from tools.kubernetes.kubectl import Refused, add_kubeconfig_option, open_kubectl
 
 
 def main() -> int:
@@ -59,7 +59,7 @@ def main() -> int:
             except Refused as error:
                 raise ValueError(f"Kubernetes refuses the {manifest['kind']}: {error}") from None
     print(
-        f"pods     {service.replicas} in {service.namespace}, each with {service.resources.num_gpus} GPU(s)"
+        f"pods     {service.replicas} in {service.namespace}, each with {service.resources.gpus_text}"
     )
     print(
         f"address  http://{service.name}.{service.namespace}:{SERVICE_PORT}/invocations, for pods there"
@@ -83,8 +83,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--namespace", help="namespace; by default the team's")
     parser.add_argument("--group", help="instance group; by default the first one with GPUs")
     parser.add_argument(
-        "--kubeconfig", type=Path, help="kubeconfig, instead of the caller's AWS credentials"
+        "--gpu-slice",
+        metavar="PROFILE",
+        help="serve on one slice of a GPU, for example 1g.10gb, of a group with this mig_profile",
     )
+    add_kubeconfig_option(parser)
     parser.add_argument(
         "--to", type=Path, metavar="FOLDER", help="folder for the manifests, instead of serving"
     )
@@ -100,7 +103,7 @@ def pod_service(
     Args:
         cluster: cluster file.
         endpoint: endpoint file.
-        options: command line, with ``team``, ``priority``, ``namespace`` and ``group``.
+        options: command line, with ``team``, ``priority``, ``namespace``, ``group`` and ``gpu_slice``.
         version: version of the code.
 
     Raises:
@@ -114,7 +117,7 @@ def pod_service(
     queue, priority = placement.queue_names(team, options.priority)
     mount = cluster.storage.shared_path
     model = PurePosixPath(endpoint.model)
-    groups = placement.groups_of_type(cluster, options.group)
+    groups = placement.groups_of_type(cluster, options.group, options.gpu_slice)
     limits = ServeSettings.of(endpoint.limits.environment)
     return PodService(
         name=endpoint.name,
@@ -126,7 +129,10 @@ def pod_service(
         environment=endpoint.limits.environment,
         replicas=asked.replicas,
         resources=PodResources(
-            num_cpus=asked.cpus, memory_gib=asked.memory_gib, num_gpus=asked.gpus
+            num_cpus=asked.cpus,
+            memory_gib=asked.memory_gib,
+            num_gpus=asked.gpus,
+            gpu_slice=options.gpu_slice,
         ),
         placement=PodPlacement(
             node_labels=placement.node_labels(groups, by_name=options.group is not None),
@@ -158,6 +164,14 @@ def _problems(
     if is_mount or not placement.shared_files(cluster).has(endpoint.model):
         yield f"MODEL: got {endpoint.model}; pods read folders below {mount}"
     yield from placement.group_problems(cluster, options.group)
+    assert endpoint.kubernetes is not None  # load_endpoint requires the section
+    gpus = endpoint.kubernetes.gpus
+    if gpus or options.gpu_slice is not None:
+        yield from placement.slice_problems(cluster, options.group, options.gpu_slice)
+    if options.gpu_slice is not None and gpus != 1:
+        yield (
+            f"kubernetes.gpus: got {gpus}; a pod of --gpu-slice {options.gpu_slice} has one slice: set 1"
+        )
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from tools.json_output import LAST_LINES, publish, publish_lines
 from tools.nodes.activity import print_activity
 from tools.nodes.head_node import find_head_node, slurm_is_here
 from tools.nodes.node_session import BrokenSession
+from tools.training_plans.used_plans import print_plans
 
 PROGRAM = Path(__file__).with_name("jobs_on_cluster.sh")
 FETCH = Path(__file__).parents[1] / "fetch_run.sh"
@@ -62,6 +63,11 @@ class SlurmJobs(Scheduler):
 
     def add_submit_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--partition", help="partition; by default the first one with GPUs")
+        parser.add_argument(
+            "--capacity",
+            metavar="KINDS",
+            help="kinds of nodes if the partition has several: plan, on_demand, spot, with commas between",
+        )
         parser.add_argument("--time", help="time limit in Slurm's form, such as 2-00:00:00")
         parser.add_argument(
             "--python", help="Python of an environment that all nodes see, instead of an image"
@@ -131,9 +137,10 @@ class SlurmJobs(Scheduler):
             publish(**asdict(read_status(said)))
         else:
             publish_lines("lines")
-        # Nodes have no permission to read the cluster's operations and events.
+        # Nodes have no permission to read the cluster's operations and events, and training plans.
         if command == "status" and not head.is_here:
             print_activity(self._cluster, options.profile)
+            print_plans(self._cluster, options.profile)
         return status
 
     def _place(self, options: argparse.Namespace) -> tuple[str, str]:

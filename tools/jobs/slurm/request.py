@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_args
 
-from config.facts.instance_catalogue import instance_type
+from config.cluster import BoughtAs
 from config.node_settings import HOME_MOUNT_PATH
-from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup
+from config.slurm_cluster import SlurmCluster, SlurmInstanceGroup, node_weights
 from seqlm.launch.job_file import Job
 from seqlm.runs.stages import STAGES
 from tools.jobs.checks import (
@@ -41,6 +41,8 @@ class SlurmWanted(Wanted):
     folder: str
     python: str | None = None
     partition: str | None = None
+    capacity: str | None = None
+    """Kinds of capacity of the nodes, as ``plan,on_demand``; None takes every kind."""
     time: str | None = None
     hang_seconds: int = Job.hang_seconds
 
@@ -109,7 +111,7 @@ def job_request(
         *shared.folder_problems(wanted.folder),
         *placement_problems(cluster, wanted, shared),
     ]
-    groups = partition_groups(cluster, wanted.partition)
+    groups = chosen_groups(cluster, wanted)
     if not groups:
         raise ValueError(listed(problems))
     place = placement(groups, wanted)
@@ -150,6 +152,8 @@ class Placement(Share):
 
     partition: str
     """Partition of the nodes."""
+    capacity: tuple[str, ...] = ()
+    """Features of Slurm of which each node has one; empty takes every node."""
 
     def options(self, wanted: SlurmWanted, name: str) -> list[str]:
         """Return the options of sbatch."""
@@ -161,6 +165,8 @@ class Placement(Share):
             f"--partition={self.partition}",
             f"--nodes={nodes}",
         ]
+        if self.capacity:
+            options.append(f"--constraint={'|'.join(self.capacity)}")
         if self.gpus:
             options.append(f"--gpus-per-node={self.gpus}")
         if not STAGES[wanted.stage].one_process:
@@ -174,10 +180,11 @@ class Placement(Share):
 
 def placement(groups: Sequence[SlurmInstanceGroup], wanted: SlurmWanted) -> Placement:
     """Return the nodes of a job on the groups of a partition."""
-    hardware = instance_type(groups[0].instance_type)
+    hardware = groups[0].hardware
     return Placement(
         hardware=hardware,
         partition=str(groups[0].partition),
+        capacity=_kinds(wanted),
         accelerators=accelerators_of(hardware, wanted),
         sizes=sizes_of(wanted, _available(groups)),
     )
@@ -200,10 +207,17 @@ def placement_problems(
         given = wanted.partition or "none"
         yield f"partition: got {given}; the cluster file has {', '.join(names) or 'none'}"
         return
-    types = sorted({group.instance_type for group in groups})
+    if problem := _capacity_problem(cluster, wanted, groups):
+        yield problem
+        return
+    groups = chosen_groups(cluster, wanted)
+    types = sorted({group.types_text for group in groups})
     if len(types) > 1:
-        yield f"partition: {groups[0].partition} has {', '.join(types)}; a run needs nodes of one type"
-    hardware = instance_type(groups[0].instance_type)
+        yield (
+            f"partition: {groups[0].partition} has {', '.join(types)}; a run needs nodes of one type, or of "
+            "one group with instance_types"
+        )
+    hardware = groups[0].hardware
     yield from accelerator_problems(hardware, wanted, option="partition")
     has_gpus = accelerators_of(hardware, wanted) and not hardware.is_neuron
     bounds = HANG_SECONDS["gpu" if has_gpus else "cpu"]
@@ -250,14 +264,41 @@ def worker_groups(cluster: SlurmCluster) -> list[SlurmInstanceGroup]:
     workers = [
         group for group in cluster.instance_groups if group.role == "worker" and group.partition
     ]
-    return sorted(
-        workers, key=lambda group: instance_type(group.instance_type).num_accelerators == 0
-    )
+    return sorted(workers, key=lambda group: group.hardware.num_accelerators == 0)
 
 
 def _partitions(cluster: SlurmCluster) -> list[str]:
     """Return the names of the partitions, those with accelerators first."""
     return list(dict.fromkeys(str(group.partition) for group in worker_groups(cluster)))
+
+
+def chosen_groups(cluster: SlurmCluster, wanted: SlurmWanted) -> list[SlurmInstanceGroup]:
+    """Return the worker groups of a job's partition whose capacity is of a wanted kind."""
+    groups = partition_groups(cluster, wanted.partition)
+    kinds = _kinds(wanted)
+    return [group for group in groups if not kinds or group.bought_as in kinds]
+
+
+def _kinds(wanted: SlurmWanted) -> tuple[str, ...]:
+    return tuple(wanted.capacity.split(",")) if wanted.capacity else ()
+
+
+def _capacity_problem(
+    cluster: SlurmCluster, wanted: SlurmWanted, groups: Sequence[SlurmInstanceGroup]
+) -> str | None:
+    """Return what is wrong with the value of ``--capacity``, for the groups of the partition."""
+    kinds = _kinds(wanted)
+    if not kinds:
+        return None
+    start = f"--capacity: got {wanted.capacity}"
+    if not set(kinds) <= set(get_args(BoughtAs)):
+        return f"{start}; give one or more of {', '.join(get_args(BoughtAs))}, with commas between"
+    if not node_weights(cluster):
+        return f"{start}; all worker groups are {groups[0].bought_as}, so nodes have no feature; omit it"
+    found = sorted({group.bought_as for group in groups})
+    if not set(kinds) & set(found):
+        return f"{start}; partition {groups[0].partition} has {', '.join(found)}"
+    return None
 
 
 def partition_groups(cluster: SlurmCluster, partition: str | None) -> list[SlurmInstanceGroup]:

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from config.eks_cluster import EksCluster
+from config.eks_cluster import EksCluster, has_slices
 from config.facts import addons
 from config.facts.addons import addon_version
-from config.facts.instance_catalogue import instance_type
 from config.facts.known_bad import known_fault
 from config.resource_names import stack_names
 from manifests.charts import load_charts
+from manifests.gpu_operator import CHART as GPU_OPERATOR
 from tools.preflight.existing_eks.control_plane import find_existing, subject_of
 from tools.preflight.existing_eks.kubernetes import Workload, read_same_objects, read_workloads
 from tools.preflight.finding import Finding, Subject
@@ -248,11 +248,24 @@ def _chart(cluster: EksCluster, reader: Reader) -> Iterator[Finding]:
         )
     else:
         yield subject.ok("its DaemonSets for the types of the file exist")
+    if has_slices(cluster):
+        yield _gpu_operator(reader)
+
+
+def _gpu_operator(reader: Reader) -> Finding:
+    """Check that the operator exists which divides the GPUs of groups with ``mig_profile``."""
+    subject = Subject("NVIDIA's GPU Operator")
+    if any(item.kind == "Deployment" and item.name == GPU_OPERATOR for item in reader.workloads):
+        return subject.ok("exists; its values are not checked")
+    return subject.fail(
+        f"no Deployment has the name {GPU_OPERATOR}, so no GPU of a group with mig_profile would be divided",
+        "install it with mig.strategy mixed (docs/gpu-shares.md)",
+    )
 
 
 def _parts(cluster: EksCluster) -> list[str]:
     """Return parts of the names of the DaemonSets that the instance types need."""
-    types = [instance_type(group.instance_type) for group in cluster.instance_groups]
+    types = [group.hardware for group in cluster.instance_groups]
     parts = ["health-monitoring-agent"]
     if any(found.num_gpus for found in types):
         parts.append("nvidia-device-plugin")

@@ -8,7 +8,8 @@ from typing import Literal
 class BionemoConfig:
     """Fields of a run that only BioNeMo has; ``docs/bionemo.md`` lists the other fields that it uses.
 
-    ``parallel``, ``train.compile`` and ``train.activation_checkpointing`` concern our trainer only.
+    ``parallel``, ``train.compile``, ``train.pack_shares`` and ``train.activation_checkpointing`` concern our
+    trainer only.
     """
 
     micro_batch_size: int | None = None

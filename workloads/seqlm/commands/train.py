@@ -10,6 +10,7 @@ reports mistakes in the run file before it imports torch and transformers, which
 import os
 import sys
 import time
+from functools import partial
 
 from seqlm.commands import kinds
 from seqlm.launch.local import on_every_device
@@ -17,6 +18,7 @@ from seqlm.runs.model_names import check_model_name, short_training
 from seqlm.runs.run_file import RunFile
 from seqlm.training.command_line import importing
 from seqlm.training.heartbeat import STARTED
+from seqlm.training.memory.template import fork_if_template
 from seqlm.training.tracking.run_log import RESULTS_FILE
 
 
@@ -73,6 +75,7 @@ def finetune(config: RunFile) -> None:
 
 def train(config: RunFile) -> None:
     """Train in this process, which torchrun started or which runs alone."""
+    fork_if_template(partial(_import_for, config))
     with importing():
         from seqlm.training.train import train_run
 
@@ -81,3 +84,11 @@ def train(config: RunFile) -> None:
         lambda: kinds.kind_of(config).objective(config),
         lambda: kinds.report(config.run_dir),
     )
+
+
+def _import_for(config: RunFile) -> None:
+    """Import all that a run of this kind needs, also what its objective imports at its first use."""
+    with importing():
+        import seqlm.training.train  # noqa: F401
+
+        kinds.kind_of(config).objective(config).on_meta()

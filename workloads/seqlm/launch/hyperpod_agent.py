@@ -6,11 +6,9 @@ agent both define ``--shutdown-timeout``. Here the agent's option replaces torch
 agent's code.
 """
 
-import os
-import sys
-
-from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.run import get_args_parser
+
+from .agent_exit import exit_after_signal
 
 
 def main() -> None:
@@ -22,12 +20,8 @@ def main() -> None:
     for part in (parser, *parser._action_groups):
         part.conflict_handler = "resolve"
     agent.add_additional_hyperpod_args(parser)
-    try:
+    with exit_after_signal():
         agent.run(parser.parse_args())
-    except SignalException as error:
-        # The processes have saved and ended. Python would wait for the agent's threads, which never end.
-        print(f"ended by signal {error.sigval}", file=sys.stderr, flush=True)
-        os._exit(128 + error.sigval)
 
 
 if __name__ == "__main__":

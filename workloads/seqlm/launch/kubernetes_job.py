@@ -222,7 +222,7 @@ def _torchrun_command(job: PodJob) -> list[str]:
     command = [
         "python3",
         "-m",
-        "torch.distributed.run",
+        "seqlm.launch.pod_torchrun",
         f"--nnodes={num_nodes}",
         f"--nproc-per-node={job.num_processes}",
         *rendezvous,

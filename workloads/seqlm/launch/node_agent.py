@@ -29,7 +29,7 @@ from .job_file import SHUTDOWN_TIMEOUT_SECONDS, Job, read_job
 from .node_memory import NodeMemory, node_memory
 from .slurm_attempts import endings_folder, stacks_folder, write_ending
 from .slurm_step import stage_arguments
-from .torchrun import Ending, elastic_config, run_processes
+from .torchrun import Ending, Restarts, elastic_config, run_processes
 
 FIRST_PORT = 20_000
 NUM_PORTS = 10_000
@@ -91,10 +91,13 @@ def main() -> None:
             ):
                 if node != group[0]:
                     wait_for_first(config)
-                may_restart = None
+                restarts = None
                 if memory is not None:
-                    may_restart = partial(_may_restart, memory, watch)
-                ending = run_processes(config, arguments, may_restart)
+                    restarts = Restarts(
+                        may_restart=partial(_may_restart, memory, watch),
+                        began=memory.restarted,
+                    )
+                ending = run_processes(config, arguments, restarts)
                 if memory is not None:
                     memory.end(ending)
         except RendezvousError as error:

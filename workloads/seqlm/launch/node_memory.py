@@ -40,19 +40,21 @@ class NodeMemory:
 
         Without progress, the supervisor checks the nodes and counts crashes.
         """
-        step = newest_step(self._folder)
-        if ending.status == USAGE_ERROR or step <= self._last_step:
+        if ending.status == USAGE_ERROR or newest_step(self._folder) <= self._last_step:
             return False
-        self._last_step = step
         text = self._message.read_text().strip() if self._message.exists() else ""
         self._message.unlink(missing_ok=True)
         reason = f"status {ending.status} {text}".strip()
         print(
             f"{self._node}, process {ending.rank}: {reason}; the processes start again in place, because a "
-            f"state of step {step} is in memory",
+            f"state of step {newest_step(self._folder)} is in memory",
             flush=True,
         )
         return True
+
+    def restarted(self) -> None:
+        """Note that the processes start again, also after a crash on another node."""
+        self._last_step = newest_step(self._folder)
 
     def end(self, ending: Ending) -> None:
         """Delete the folder unless the next start may read it.

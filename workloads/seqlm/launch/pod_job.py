@@ -1,17 +1,19 @@
 """Settings of a Kubernetes job, its labels, and its pods, which are the same for both operators."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from seqlm.runs.stages import STAGES
 from seqlm.training.data.locks import PATIENCE
 from seqlm.training.heartbeat import BEAT_LINES
+from seqlm.training.memory.job_folder import MANAGED_JOB
 from seqlm.training.tracking.metrics_port import JOB_ID, POD_PORT, PORT
 
 from . import neuron
 from .job_file import SHUTDOWN_TIMEOUT_SECONDS
 from .pod_check import NODE_NAME
+from .pod_memory import NODE_MEMORY, ROOT
 from .slurm_step import EFA_VARIABLES, LOCK_SECONDS
 
 Operator = Literal["hyperpod", "kubeflow"]
@@ -57,11 +59,20 @@ class PodResources:
     num_cpus: int
     memory_gib: int
     num_gpus: int
-    """NVIDIA GPUs."""
+    """NVIDIA GPUs, or slices of ``gpu_slice``."""
+    gpu_slice: str | None = None
+    """Profile of the slices of a GPU (NVIDIA MIG), for example 1g.10gb; None for whole GPUs."""
     num_efa: int = 0
     """EFA interfaces."""
     num_neuron_devices: int = 0
     """Neuron devices: all of a node, or none."""
+
+    @property
+    def gpus_text(self) -> str:
+        """Return the GPUs of a pod for people."""
+        if self.gpu_slice:
+            return f"{self.num_gpus} slice(s) {self.gpu_slice} of a GPU"
+        return f"{self.num_gpus} GPU(s)"
 
     def sizes(self) -> dict[str, str]:
         """Return CPUs and memory as Kubernetes has them."""
@@ -69,8 +80,9 @@ class PodResources:
 
     def sizes_with_devices(self) -> dict[str, str]:
         """Return all resources as Kubernetes has them."""
+        gpu = f"nvidia.com/mig-{self.gpu_slice}" if self.gpu_slice else "nvidia.com/gpu"
         devices = {
-            "nvidia.com/gpu": self.num_gpus,
+            gpu: self.num_gpus,
             neuron.DEVICE_RESOURCE: self.num_neuron_devices,
             "vpc.amazonaws.com/efa": self.num_efa,
         }
@@ -85,6 +97,8 @@ class PodPlacement:
     """Labels of these nodes."""
     tolerations: tuple[Mapping[str, str], ...]
     """Tolerations of the taints of these nodes."""
+    preferred_groups: Mapping[str, int] = field(default_factory=dict)
+    """Preference for nodes of instance groups, from 1 to 100, by name."""
     queue: str | None = None
     """Queue of Kueue, by which pods count against a quota; None without a quota."""
     priority: str | None = None
@@ -97,6 +111,21 @@ class PodPlacement:
     def queue_labels(self) -> dict[str, str]:
         """Return Kueue's labels of a job or Deployment and of its pods."""
         return _given({QUEUE_LABEL: self.queue, PRIORITY_LABEL: self.priority})
+
+    def affinity(self) -> dict[str, Any]:
+        """Return the preference for groups as a pod has it; empty without one."""
+        preferences = [
+            {
+                "weight": weight,
+                "preference": {
+                    "matchExpressions": [{"key": GROUP_LABEL, "operator": "In", "values": [name]}]
+                },
+            }
+            for name, weight in self.preferred_groups.items()
+        ]
+        if not preferences:
+            return {}
+        return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferences}}
 
     def topology_annotations(self) -> dict[str, str]:
         """Return Kueue's annotations of a job and of its pods."""
@@ -159,6 +188,10 @@ class PodJob(PodSettings):
     files: RunFiles
     processes_per_device: int = 1
     """Processes per GPU or Neuron device."""
+    memory_claim: str | None = None
+    """PersistentVolumeClaim of the folder in the memory of each node, for the newest states of a training."""
+    has_managed_memory: bool = False
+    """Whether a training keeps its newest states in HyperPod's managed tier."""
     service_account: str | None = None
     """Service account of the pods."""
     hang_seconds: int = 300
@@ -207,6 +240,8 @@ def pod_template(job: PodJob, command: list[str], container_name: str, *, agent:
         agent: whether the command is HyperPod's agent, which the operator connects to.
     """
     volumes, mounts = _volumes(job, agent=agent)
+    if job.memory_claim:
+        command = ["python3", "-m", "seqlm.launch.pod_memory", job.name, *command]
     main = _container(
         job, mounts, name=container_name, command=command, sizes=job.resources.sizes_with_devices()
     )
@@ -325,6 +360,7 @@ def container_base(pods: PodSettings) -> Manifest:
 
 def pod_base(pods: PodSettings, grace_seconds: int) -> Manifest:
     """Return the fields that pods of jobs and of services have in common. They run on healthy nodes."""
+    affinity = pods.placement.affinity()
     return {
         "terminationGracePeriodSeconds": grace_seconds,
         "automountServiceAccountToken": False,
@@ -336,6 +372,7 @@ def pod_base(pods: PodSettings, grace_seconds: int) -> Manifest:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "nodeSelector": {HEALTH_LABEL: "Schedulable", **pods.placement.node_labels},
+        **({"affinity": affinity} if affinity else {}),
         "tolerations": [dict(toleration) for toleration in pods.placement.tolerations],
     }
 
@@ -362,6 +399,10 @@ def environment(job: PodJob) -> dict[str, str]:
     }
     if STAGES[job.stage].has_metrics:
         variables |= {JOB_ID: job.name, PORT: str(POD_PORT)}
+    if job.memory_claim:
+        variables |= {ROOT: NODE_MEMORY}
+    if job.has_managed_memory:
+        variables |= {MANAGED_JOB: job.name}
     if resources.num_gpus:
         # The container gets nvidia-smi, which the check runs, only with the capability `utility`.
         variables |= {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
@@ -395,6 +436,9 @@ def _volumes(job: PodJob, *, agent: bool) -> tuple[list[Manifest], list[Manifest
             {"emptyDir": {"medium": "Memory", "sizeLimit": f"{shared_gib}Gi"}},
         ),
     ]
+    if job.memory_claim:
+        of_node = {"persistentVolumeClaim": {"claimName": job.memory_claim}}
+        found.append(("node-memory", NODE_MEMORY, of_node))
     if agent:
         found.append(("agent", AGENT_FOLDER, {"emptyDir": {}}))
     volumes = [{"name": name, **source} for name, _, source in found]

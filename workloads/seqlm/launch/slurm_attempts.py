@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seqlm.runs.stages import STAGES
-from seqlm.training.command_line import STOPPED_BY_SIGNAL, USAGE_ERROR
+from seqlm.training.command_line import OTHER_ENDED, STOPPED_BY_SIGNAL, USAGE_ERROR
 from seqlm.training.whole_file import write_whole
 
 from .hang_report import Observed
@@ -146,15 +146,16 @@ def first_failure(folder: Path, attempt: str, status: int, nodes: Sequence[str])
     )
 
 
-def _order_of_failures(record: Mapping[str, Any]) -> tuple[bool, bool, float]:
+def _order_of_failures(record: Mapping[str, Any]) -> tuple[bool, bool, bool, float]:
     """Return a key that sorts causes before their consequences.
 
-    First come messages about mistakes of the user, then processes that a signal ended. Both break
-    connections elsewhere, which another node's clock may have recorded earlier.
+    First come messages about mistakes of the user, then processes that a signal ended. Lost connections to
+    other processes come last. Another node's clock may have recorded them earlier than their cause.
     """
     is_usage_error = record["status"] == USAGE_ERROR
     is_signal = record["rank"] is not None and record["status"] > SIGNALLED
-    return not is_usage_error, not is_signal, record["seconds"]
+    is_consequence = OTHER_ENDED in record["message"]
+    return not is_usage_error, not is_signal, is_consequence, record["seconds"]
 
 
 def _lines(*texts: str) -> str:

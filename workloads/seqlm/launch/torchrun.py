@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -22,12 +21,16 @@ from torch.distributed.elastic.multiprocessing.api import (
     SubprocessContext,
 )
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous
+from torch.distributed.elastic.rendezvous.utils import _delay
 from torch.distributed.launcher import api as launcher
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from seqlm.training.command_line import LAUNCHER
 from seqlm.training.data.open_files import needed_files, raise_limit
 
+from .forked_processes import ForkingHandler, Template
 from .python_path import hand_on_python_path
 
 _OTHER_SIGNALS = "SIGINT,SIGHUP,SIGQUIT"
@@ -38,6 +41,12 @@ _HAS_SIGNALS = "signals_to_handle" in _FIELDS
 _OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """Variable with which processes meet at a new store after each restart. The store of the agents would
 give them the addresses of ended processes (torch 2.13)."""
+_POLL_SECONDS_PER_NODE = 0.01
+"""Time between two looks of an agent at whether all have met, per node, so that a store answers a hundred of
+them a second."""
+_LEAST_POLL_SECONDS = 0.2
+"""Least time between two looks. With torch's second, restarts in place of few nodes would take two seconds
+longer (torch 2.13)."""
 _MAX_RESTARTS = 1_000_000
 """Number of restarts in place, which a function limits instead."""
 
@@ -72,28 +81,54 @@ class Ending:
     """Time of the failure, in seconds since 1970."""
 
 
+@dataclass(frozen=True)
+class Restarts:
+    """Functions that decide when the processes of all machines start again in place."""
+
+    may_restart: Callable[[Ending], bool]
+    """Returns whether they start again; called once for each failure on this machine."""
+    began: Callable[[], None]
+    """Called on each machine when they start again."""
+
+
 def run_processes(
-    config: LaunchConfig,
-    arguments: Sequence[str],
-    may_restart: Callable[[Ending], bool] | None = None,
+    config: LaunchConfig, arguments: Sequence[str], restarts: Restarts | None = None
 ) -> Ending:
     """Start ``python -u ARGUMENTS`` in each process and wait for them.
 
     Args:
         config: settings of torchrun.
         arguments: arguments of Python.
-        may_restart: function that is called once for each failure on this machine, and returns whether the
-            processes of all machines start again in place; None never restarts them.
+        restarts: decision about restarts in place, for which a template forks the processes; None never
+            restarts them.
     """
-    if may_restart is None:
+    if restarts is None:
         return _run_once(config, arguments)
-    agent = partial(_RestartingAgent, may_restart=may_restart)
     with (
-        # torchrun has no option for another agent.
-        mock.patch.object(launcher, "LocalElasticAgent", agent),
+        Template() as template,
+        # torchrun has no option for another agent, or for other processes.
+        mock.patch.object(
+            launcher, "LocalElasticAgent", partial(_RestartingAgent, restarts=restarts)
+        ),
+        mock.patch.object(api, "get_subprocess_handler", partial(ForkingHandler, template)),
+        mock.patch.object(
+            dynamic_rendezvous, "_delay", partial(_short_delay, num_nodes=config.max_nodes)
+        ),
         mock.patch.dict(os.environ, {_OWN_STORE: "1"}),
     ):
         return _run_once(replace(config, max_restarts=_MAX_RESTARTS), arguments)
+
+
+def _short_delay(seconds: float | tuple[float, float], *, num_nodes: int) -> None:
+    """Wait as torch's function does, but less long between two checks of few nodes.
+
+    Args:
+        seconds: torch's time between two checks, or the range of its time before the first one.
+        num_nodes: number of the job's nodes.
+    """
+    if not isinstance(seconds, tuple):
+        seconds = min(seconds, max(_LEAST_POLL_SECONDS, num_nodes * _POLL_SECONDS_PER_NODE))
+    _delay(seconds)
 
 
 class _RestartingAgent(LocalElasticAgent):
@@ -102,16 +137,14 @@ class _RestartingAgent(LocalElasticAgent):
     The other agents notice that this one waits for them, and start their processes again, too.
     """
 
-    def __init__(
-        self, *arguments: Any, may_restart: Callable[[Ending], bool], **options: Any
-    ) -> None:
+    def __init__(self, *arguments: Any, restarts: Restarts, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._may_restart = may_restart
+        self._restarts = restarts
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         first = self._first_failure(worker_group)
         if first is not None:
-            if self._may_restart(first):
+            if self._restarts.may_restart(first):
                 # They wait for the failed one, and would take long to end themselves.
                 self._kill()
             else:
@@ -120,28 +153,26 @@ class _RestartingAgent(LocalElasticAgent):
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
         self._kill()
+        self._restarts.began()
         super()._restart_workers(worker_group)
 
     def _first_failure(self, worker_group: WorkerGroup) -> Ending | None:
-        for local_rank, process in self._processes().items():
-            status = process.poll()
+        for local_rank, handler in self._handlers().items():
+            status = handler.proc.poll()
             if status:
                 rank = worker_group.workers[local_rank].global_rank
                 return Ending(status if status > 0 else 128 - status, rank, time.time())
         return None
 
     def _kill(self) -> None:
-        for process in self._processes().values():
-            if process.poll() is None:
-                process.kill()
+        for handler in self._handlers().values():
+            if handler.proc.poll() is None:
+                handler.proc.kill()
 
-    def _processes(self) -> dict[int, subprocess.Popen[bytes]]:
+    def _handlers(self) -> dict[int, SubprocessHandler]:
         """Return the processes of this machine by local rank."""
         assert isinstance(self._pcontext, SubprocessContext)  # the entry point is a program
-        return {
-            local_rank: handler.proc
-            for local_rank, handler in self._pcontext.subprocess_handlers.items()
-        }
+        return self._pcontext.subprocess_handlers
 
 
 def _run_once(config: LaunchConfig, arguments: Sequence[str]) -> Ending:

@@ -35,8 +35,8 @@ from .checksums import (
 )
 from .command_line import RunError
 from .heartbeat import beat
+from .memory.kept_states import KeptStates
 from .memory.pieces import local_tensors
-from .memory.states import MemoryStates
 from .parallel import bare
 from .processes import Processes
 from .whole_file import move_into_place, remove, write_whole
@@ -77,7 +77,7 @@ class Checkpointer:
         keep: number of newest checkpoints to keep.
         trains_all: whether to save all parameters. Otherwise only those that need a gradient are saved, and
             the others are as the run starts with them.
-        memory: states in the memory of the nodes; None if the run keeps none.
+        memory: states in memory; None if the run keeps none.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Checkpointer:
         keep: int,
         *,
         trains_all: bool = True,
-        memory: MemoryStates | None = None,
+        memory: KeptStates | None = None,
     ) -> None:
         self.memory = memory
         self._folder = folder

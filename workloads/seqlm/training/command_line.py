@@ -12,6 +12,7 @@ import importlib.util
 import json
 import logging
 import os
+import select
 import signal
 import sys
 import traceback
@@ -28,6 +29,8 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C (128 + SIGINT)."""
 STOPPED_BY_SIGNAL = 143
 """Exit status after SIGTERM (128 + SIGTERM): not finished, to be started again."""
+OUTPUT_CLOSED = 141
+"""Exit status after the reader of the output, such as ``head``, has closed it (128 + SIGPIPE)."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 """Signals that stop a run. HyperPod's agent sends SIGUSR1 before a job on Kubernetes continues with another
 number of nodes (hyperpod_elastic_agent 1.1.3, ``plr_hyperpod_elastic_agent.py``)."""
@@ -52,6 +55,18 @@ _ADVICE = {
 """Advice by number of the system error."""
 _DAMAGED = {"SafetensorError", "UnpicklingError", "StrictDataclassError"}
 """Errors of libraries that read models and checkpoints, by name because their import takes seconds."""
+OTHER_ENDED = "another process of the run has ended, or the network to it is broken"
+"""Beginning of the message about a lost connection between processes, which is the consequence of a fault."""
+_LOST_CONNECTIONS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Connection was likely closed",
+    "Connection closed by remote peer",
+    "ncclRemoteError",
+)
+"""Texts of gloo, of torch's store and of NCCL, whose error has the class ``DistBackendError``, for a lost
+connection. Their other errors are faults of this process (torch 2.13, NCCL 2.28)."""
 _PACKAGES = {"sklearn": "scikit-learn"}
 """Names of packages for pip, if a package is imported by another name."""
 
@@ -154,6 +169,44 @@ def one_line_errors() -> Iterator[None]:
     """
     _escape_log_records()
     warnings.formatwarning = _escaped_warning
+    with ending_with_reader(), _explained_errors():
+        yield
+
+
+@contextlib.contextmanager
+def ending_with_reader() -> Iterator[None]:
+    """End the program without a message if the reader of its output, such as ``head``, has closed it.
+
+    Python ignores the signal SIGPIPE, because a closed network connection must not end a program.
+    """
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError:
+        closed = _outputs_without_reader()
+        if not closed:
+            raise
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for number in closed:
+            os.dup2(nowhere, number)  # Python writes the rest at its end
+        _leave(OUTPUT_CLOSED)
+
+
+def _outputs_without_reader() -> list[int]:
+    """Return which of the standard output and the standard error are pipes that nothing reads any more."""
+    poll = select.poll()
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is not None:
+            poll.register(stream.fileno(), 0)
+    return [number for number, event in poll.poll(0) if event & (select.POLLERR | select.POLLHUP)]
+
+
+@contextlib.contextmanager
+def _explained_errors() -> Iterator[None]:
+    """End the program as ``one_line_errors`` says, unless the reader of its output has closed it."""
     try:
         yield
     except (ValueError, RunError) as error:
@@ -168,6 +221,8 @@ def one_line_errors() -> Iterator[None]:
     except (SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # torch's CheckpointException is no Exception
+        if isinstance(error, BrokenPipeError) and _outputs_without_reader():
+            raise
         line = _explained(error)
         if line is None:
             print(_escaped_lines(traceback.format_exc()), file=sys.stderr)
@@ -194,6 +249,9 @@ def _explained(error: BaseException) -> str | None:
     failures = getattr(error, "failures", None)
     if failures:  # torch's CheckpointException has the failure of each rank
         return _explained(next(iter(failures.values()))[0])
+    if isinstance(error, RuntimeError) and any(lost in text for lost in _LOST_CONNECTIONS):
+        cause = text.partition(". This is typically caused by")[0]
+        return f"{OTHER_ENDED}; see the log of that process. Here: {cause}"
     # torch raises RuntimeError for wrong names or shapes of weights.
     is_wrong_state = text.startswith("Error(s) in loading state_dict")
     if is_wrong_state or not _DAMAGED.isdisjoint(kind.__name__ for kind in type(error).__mro__):

@@ -129,11 +129,15 @@ class TrainConfig:
     keep_checkpoints: int = 2
     """Number of newest checkpoints that are kept."""
     memory_checkpoint_steps: int | None = None
-    """Optimizer steps between two states in the memory of a Slurm job's nodes, from which a start after a
-    crash continues; 0 keeps none. null keeps them in jobs of several nodes, as often as blocks training for
-    1 % of the time."""
+    """Optimizer steps between two states in the memory of a job's nodes, from which a start after a crash
+    continues; 0 keeps none. null keeps them in jobs of several nodes, as often as blocks training for 1 % of
+    the time. On EKS, the cluster file needs ``memory_states``."""
+    pack_shares: Literal["even", "by_speed"] = "even"
+    """Packs of a step on each device: as many on all, or more on faster ones, so that nodes of several types
+    end a step together. ``by_speed`` measures the time of a pack on each kind of device before the first
+    step, and keeps it in the run's folder. The packs of a step and its loss are the same."""
     exclude_unfit_nodes: bool = False
-    """Let the supervisor of a Slurm job leave out a node with a GPU that is 10 % slower than the median for 3
+    """Let the supervisor of a Slurm job leave out a node with a GPU that is 10 % slower than its kind for 3
     minutes, or that computes numbers which are not finite. The run saves, and its job is requeued without the
     node. Off, because the job then waits for another node."""
 

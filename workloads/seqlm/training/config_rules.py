@@ -63,6 +63,13 @@ def training_violations(config: RunConfig) -> Iterator[str]:
         yield (
             f"parallel.shard_size: got {config.parallel.shard_size} with parallel.mode=ddp; only fsdp shards"
         )
+    is_one_shard_group = config.parallel.mode == "fsdp" and not config.parallel.shard_size
+    if config.train.pack_shares != "even" and is_one_shard_group:
+        yield (
+            f"train.pack_shares: got {config.train.pack_shares} with parallel.mode=fsdp over all devices, "
+            "which pass packs together; set even, parallel.mode=ddp, or parallel.shard_size to the devices "
+            "of a node"
+        )
     yield from least_violations(config, _LEAST)
     if config.lora is not None:
         yield from _lora_violations(config.lora, config.optim)
@@ -138,6 +145,11 @@ def xla_violations(config: RunConfig) -> Iterator[str]:
         yield "train.compile: got on; XLA compiles by itself; leave it at auto"
     if config.train.kernels == "on":
         yield "train.kernels: got on; the kernels are for NVIDIA GPUs; leave it at auto"
+    if config.train.pack_shares != "even":
+        yield (
+            f"train.pack_shares: got {config.train.pack_shares}; XLA computes passes later than they are "
+            "launched, so their time is not measured; set even"
+        )
     if config.optim.name != "adamw":
         yield f"optim.name: got {config.optim.name}, parts of which torch_xla computes on the host; set adamw"
 

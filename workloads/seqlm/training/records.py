@@ -108,21 +108,30 @@ class RecordSplit:
 
     def drawn(self, units: npt.NDArray[np.int64], seed: int, epoch: int) -> Drawn:
         """Draw the record that represents each unit in an epoch. The units may have any order."""
+        ends = [units.min(), units.max()]
+        first, last = (np.searchsorted(self._first_unit, ends, side="right") - 1).tolist()
+        if first == last:  # as for most blocks and packs
+            rows, lengths = self._drawn_from(first, units, seed, epoch)
+            return Drawn(np.full(len(units), first), rows, lengths)
         batches = np.searchsorted(self._first_unit, units, side="right") - 1
-        rows = units - self._first_unit[batches]
+        rows = np.empty(len(units), dtype=np.int64)
         lengths = np.empty(len(units), dtype=np.int64)
-        first = int(batches.min())
         for index in (first + np.flatnonzero(np.bincount(batches - first))).tolist():
-            batch = self._batches[index]
             chosen = np.flatnonzero(batches == index)
-            members = rows[chosen]
-            if batch.unit_rows is not None:
-                hashes = hash64(_MEMBER_SALT, seed, epoch, units[chosen])
-                firsts = batch.unit_rows[members]
-                members = firsts + below(hashes, batch.unit_rows[members + 1] - firsts)
-                rows[chosen] = members
-            lengths[chosen] = batch.offsets[members + 1] - batch.offsets[members]
+            rows[chosen], lengths[chosen] = self._drawn_from(index, units[chosen], seed, epoch)
         return Drawn(batches, rows, lengths)
+
+    def _drawn_from(
+        self, index: int, units: npt.NDArray[np.int64], seed: int, epoch: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the rows of the records that represent units of one batch, and their lengths in tokens."""
+        batch = self._batches[index]
+        rows = units - self._first_unit[index]
+        if batch.unit_rows is not None:
+            firsts = batch.unit_rows[rows]
+            hashes = hash64(_MEMBER_SALT, seed, epoch, units)
+            rows = firsts + below(hashes, batch.unit_rows[rows + 1] - firsts)
+        return rows, batch.offsets[rows + 1] - batch.offsets[rows]
 
     def token_ids(self, place: tuple[int, int]) -> npt.NDArray[np.uint8]:
         """Return the token ids of one record, a view into the file, shape (length,)."""

@@ -35,7 +35,7 @@ from .health.faults import SickHardwareError
 from .health.watch import HardwareWatch
 from .heartbeat import STARTED, beat
 from .kernels import KERNELS_FIELD, listed
-from .memory.states import states_in_memory
+from .memory.choice import states_in_memory
 from .objective import Evaluation, Guard, Objective, Place
 from .processes import Processes, exclusive, processes
 from .records import RecordSplit
@@ -100,9 +100,13 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
         _log_memory(checkpointer, log, progress.step)
         if saved is not None:
             _log_changes(log, trainer, saved)
+        if trainer.shares_text:
+            log.event(progress.step, f"packs of a step: {trainer.shares_text}")
         metrics = _metrics(trainer, lost_steps)
         reports_nodes = config.train.exclude_unfit_nodes
-        watch = HardwareWatch(here, log, metrics, run_dir, reports_nodes=reports_nodes)
+        watch = HardwareWatch(
+            here, log, metrics, run_dir, reports_nodes=reports_nodes, kinds=trainer.device_kinds
+        )
         status: RunStatus = "FAILED"
         try:
             start_seconds = time.time() - float(os.environ.get(STARTED, began))
@@ -537,7 +541,8 @@ def train_run(
         processes(compile_cache=run_dir / COMPILE_CACHE) as here,
         exclusive(run_dir / METRICS_FILE, here, when_held),
     ):
-        if here.is_first and config.packs_per_step % here.world_size:
+        is_even = config.train.pack_shares == "even"
+        if here.is_first and is_even and config.packs_per_step % here.world_size:
             print(
                 f"warning: a step has {config.packs_per_step} packs for {here.world_size} processes, so some "
                 "idle in its last round; choose train.tokens_per_pack or train.tokens_per_step so that it "

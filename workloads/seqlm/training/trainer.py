@@ -1,6 +1,8 @@
 """Optimizer step of a run: forward and backward pass of its packs, and one update of the weights."""
 
+import time
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from torch.optim import Optimizer
 from .checksums import verified
 from .config import RunConfig
 from .device_runtime import to_device
-from .hardware import compiles, environment, num_flops
+from .hardware import compiles, cpu_name, environment, num_flops
 from .hashing import hash64
 from .health.faults import NonFiniteLossError, SickHardwareError, StepFigures, fault_of
 from .health.pass_times import Part, PassTimes, SharedTimes
@@ -50,10 +52,15 @@ from .step.flags import NO_FLAGS, FlagCounts, Flags
 from .step.graph import RecordedPass
 from .step.loader import StepPacks, Steps
 from .step.pack_queue import PackQueue
+from .step.pack_shares import device_seconds, even_shares, shares_by_speed, shares_text
 from .step.shared_plans import node_plans
 from .step.staging import Stager
 from .tracking.progress import Progress
+from .tracking.resumption import SHARES_FIELD
 
+UNMEASURED_PASSES = 2
+"""Passes before those whose time is measured. The first one compiles."""
+MEASURED_PASSES = 5
 DROPOUT_SALT = 0x64726F70
 """Salt that distinguishes the hashes of dropout from those of masks and crops."""
 
@@ -204,6 +211,11 @@ class Trainer:
         self._recorded: RecordedPass | None = None
         if GRAPH in self.kernels:
             self._record_passes()
+        kinds = here.gather({here.rank: self.runtime.name() or cpu_name()})
+        self.device_kinds = [str(kinds[rank]) for rank in range(here.world_size)]
+        """Name of the device of each process."""
+        self._seconds_per_pack = self._device_seconds()
+        """Time of a pack on each process; None if all processes have as many packs."""
 
     def _usable_kernels(self, wanted: frozenset[str] | None) -> frozenset[str]:
         """Return the kernels of the run, the same on all processes, without those that fail the comparison.
@@ -258,6 +270,61 @@ class Trainer:
             self._recorded = None
             self.kernels -= {GRAPH}
 
+    def _device_seconds(self) -> list[float] | None:
+        """Return the time of a pack on each process; None if the processes have equal shares."""
+        train = self.config.train
+        if train.pack_shares == "even" or len(set(self.device_kinds)) == 1:
+            return None
+        return device_seconds(
+            self.config.run_dir,
+            train.tokens_per_pack,
+            self.device_kinds,
+            self.here,
+            self._measured_pass,
+        )
+
+    def _measured_pass(self) -> float:
+        """Measure the time of a pack on this process, without those for which it would wait for others.
+
+        Between the replicas of HSDP, a backward pass may wait for others, so its forward pass is measured.
+        """
+        beat("measuring the time of a pack", slow=True)
+        is_sharded = self.config.parallel.mode == "fsdp"
+        pack = self.runtime.place(self._first_pack())
+        factor = torch.ones((), device=self.here.device)
+        launch = self._recorded or self._launch_pass
+        bare(self.model).weights_changed()
+        self._gradients.begin()
+        times = []
+        for _ in range(UNMEASURED_PASSES + MEASURED_PASSES):
+            began = time.perf_counter()
+            if is_sharded:
+                with torch.no_grad():
+                    loss_sum = self._loss_sum(pack)
+            else:
+                with accumulating(self.model, is_last=False):
+                    loss_sum = launch(pack, factor)
+            loss_sum.item()  # waits for the device
+            times.append(time.perf_counter() - began)
+        self._gradients.detach()  # until a checkpoint is restored
+        return median_low(times[UNMEASURED_PASSES:])
+
+    def _shares(self, packs_per_step: int) -> tuple[int, ...]:
+        """Return the number of packs of a step that each process has."""
+        if self._seconds_per_pack is None:
+            return even_shares(packs_per_step, self.here.world_size)
+        shard_size = 1
+        if self.config.parallel.mode == "fsdp":
+            shard_size = self.config.parallel.shard_size
+        return shares_by_speed(packs_per_step, self._seconds_per_pack, shard_size)
+
+    @property
+    def shares_text(self) -> str:
+        """Packs of a process on each kind of device; empty if all processes have as many."""
+        if self._seconds_per_pack is None:
+            return ""
+        return shares_text(self._shares(self.config.packs_per_step), self.device_kinds)
+
     def step(self, step: StepPacks, flags: Flags = NO_FLAGS, *, shares_times: bool = False) -> None:
         """Launch one optimizer step over this process's share of the step's packs.
 
@@ -296,7 +363,7 @@ class Trainer:
         runtime.flush()
         launch = self._recorded or self._launch_pass
         for index in range(len(step.packs)):
-            self._seed_dropout(number, pack_index=index * here.world_size + here.rank)
+            self._seed_dropout(number, pack_index=step.numbers[index])
             pack = runtime.place(self._packs.take())
             with (
                 accumulating(self.model, is_last=index == len(step.packs) - 1),
@@ -374,15 +441,19 @@ class Trainer:
         Returns:
             Sum of the losses of the pack's targets, () fp32 without a gradient.
         """
+        loss_sum = self._loss_sum(pack)
+        (loss_sum * factor).backward()
+        return loss_sum.detach()
+
+    def _loss_sum(self, pack: Any) -> Tensor:
+        """Launch the forward pass of a pack, and return the sum of its losses."""
         with (
             torch.autocast(
                 self.here.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16
             ),
             self._pass_times.measuring("forward"),
         ):
-            loss_sum = self.objective.loss_sum(self.model, pack)
-        (loss_sum * factor).backward()
-        return loss_sum.detach()
+            return self.objective.loss_sum(self.model, pack)
 
     def _set_learning_rate(self, lr: float) -> None:
         for optimizer in self.optimizers:
@@ -460,7 +531,7 @@ class Trainer:
             loss = torch.zeros((), device=here.device)
             with deterministic(), alone(self.model) as gradients_are_finite:
                 for index, host in enumerate(repeatable.step.packs):
-                    self._seed_dropout(number, pack_index=index * here.world_size + here.rank)
+                    self._seed_dropout(number, pack_index=repeatable.step.numbers[index])
                     pack = self.objective.pack(host, self.shape, runtime.packs_on)
                     loss += self._launch_pass(runtime.place(pack), factor)
                 is_finite = are_finite([loss.item()]) and gradients_are_finite()
@@ -487,11 +558,14 @@ class Trainer:
 
     def environment(self) -> dict[str, Any]:
         """Return machine, versions, precision and kernels of this start, for checkpoints and results."""
-        return {
+        found = {
             **environment(self.here.device),
             **self.precision.record(),
             KERNELS_FIELD: listed(self.kernels),
         }
+        if self.shares_text:
+            found[SHARES_FIELD] = self.shares_text
+        return found
 
     def num_flops(self, record_tokens: int, attended_pairs: int) -> float:
         """Return the model FLOPs of the forward and backward pass; see ``hardware.num_flops``."""
@@ -513,6 +587,7 @@ class Trainer:
             self.here.rank,
             self.here.world_size,
             Stager(self.runtime.packs_on),
+            self._shares(packs_per_step),
         )
 
     def evaluate(self, split: RecordSplit, num_packs: int = 0) -> Evaluation:

@@ -12,11 +12,11 @@ from node_setup.steps import (
     gpu_exporter,
     health_prolog,
     hold,
+    job_memory,
     log_rotation,
     managed_mlflow,
     message_of_the_day,
     metrics_collector,
-    metrics_off,
     mounts,
     pam_adopt,
     proxy,
@@ -89,6 +89,7 @@ STEPS: tuple[Step, ...] = (
     ),
     # If it is switched off, the step removes it.
     Step("health-prolog", health_prolog.apply, roles=("worker",)),
+    Step("job-memory", job_memory.install, roles=("worker",)),
     # After Slurm's own steps, because these steps query its metrics.
     Step("node-exporter", exporters.run_node_exporter, switched_on=_metrics),
     Step("gpu-exporter", gpu_exporter.run_exporter, roles=("worker",), switched_on=_metrics),
@@ -105,7 +106,11 @@ STEPS: tuple[Step, ...] = (
         roles=("controller",),
         switched_on=_metrics,
     ),
-    Step("metrics-off", metrics_off.remove, switched_on=lambda settings: not settings.metrics),
+    Step(
+        "metrics-off",
+        metrics_collector.remove_metrics,
+        switched_on=lambda settings: not settings.metrics,
+    ),
     # If they are switched off, the steps remove their changes.
     Step("managed-mlflow", managed_mlflow.apply, roles=("worker",)),
     Step("studio", studio.apply, roles=("controller",)),

@@ -14,12 +14,22 @@ from node_setup.endpoint import http_get
 from node_setup.facts import RESOURCE_CONFIG
 from node_setup.failure import SetupError
 from node_setup.node import Node, log
-from node_setup.service import install_program, run_unit
+from node_setup.service import install_program, remove_units, run_unit
 from node_setup.slurm import configuration
-from node_setup.steps.exporters import NODE_PORT
+from node_setup.steps import gpu_exporter
+from node_setup.steps.exporters import NODE_PORT, NODE_UNIT
 
 UNIT = "prometheus-agent.service"
 DISCOVERY_UNIT = "discover-nodes.service"
+ALL_UNITS = (
+    UNIT,
+    DISCOVERY_UNIT,
+    "slurm-metrics.service",
+    "efa-metrics.service",
+    gpu_exporter.UNIT,
+    NODE_UNIT,
+)
+"""Units of all steps for metrics."""
 CONFIG = "/etc/prometheus-agent/prometheus.yml"
 NODE_LIST = "/var/lib/discover-nodes/nodes.json"
 URL = "http://127.0.0.1:9090"
@@ -263,3 +273,12 @@ def _last_complaint(node: Node) -> str:
         if re.search(pattern, complaint):
             return f"{complaint}; {advice}"
     return f"{complaint}; {LOOK}"
+
+
+def remove_metrics(node: Node) -> None:
+    """Remove exporters and collector from nodes of a cluster whose metrics are switched off; programs stay.
+
+    Raises:
+        SetupError: if a service does not stop.
+    """
+    remove_units(node, ALL_UNITS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,27 +10,8 @@ import yaml
 
 from tests.tools.jobs.kubernetes.eks_jobs_made import CLUSTERS
 from tests.tools.jobs.kubernetes.submissions import SPACE, Run
-from tests.tools.kubernetes_api import Objects, api_server
+from tests.tools.kubernetes_api import Objects
 from tools.jobs import __main__ as jobs
-
-
-@pytest.fixture(scope="module")
-def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Objects, Path]]:
-    """One server for all tests: kubectl keeps what a server can do by its address."""
-    with api_server(tmp_path_factory.mktemp("server")) as found:
-        yield found
-
-
-@pytest.fixture
-def server(
-    module_server: tuple[Objects, Path],
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> tuple[Objects, Path]:
-    objects, kubeconfig = module_server
-    objects.clear()
-    monkeypatch.setenv("KUBECACHEDIR", str(tmp_path_factory.getbasetemp() / "kubectl"))
-    return objects, kubeconfig
 
 
 @pytest.fixture

@@ -42,6 +42,22 @@ def job_efa_alone(cluster: Any) -> int:
     return made(cluster=cluster, nodes="1").resources.num_efa
 
 
+def test_pods_prefer_what_is_paid_for_already() -> None:
+    cluster = shipped()
+    workers = next(group for group in cluster.instance_groups if group.name == "workers")
+    spot = workers.model_copy(update={"name": "cheap", "capacity": "spot"})
+    mixed = cluster.model_copy(update={"instance_groups": [*cluster.instance_groups, spot]})
+    job = made(cluster=mixed)
+    [preference] = pod(job)["affinity"]["nodeAffinity"][
+        "preferredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert preference["weight"] == 50
+    assert preference["preference"]["matchExpressions"][0]["values"] == ["workers"]
+    check(job_manifest(job))
+    assert "affinity" not in pod(made(cluster=cluster))
+    assert "affinity" not in pod(made(cluster=mixed, group="cheap"))
+
+
 def test_data_take_no_gpu() -> None:
     job = made(stage="data")
     assert (job.num_pods, job.resources.num_gpus, job.resources.num_cpus) == (1, 0, 8)

@@ -32,7 +32,7 @@ def endpoint(**changes: Any) -> Endpoint:
 def served(
     cluster: str = "eks", team: str | None = None, priority: str | None = None, **changes: Any
 ) -> PodService:
-    options = Namespace(team=team, priority=priority, namespace=None, group=None)
+    options = Namespace(team=team, priority=priority, namespace=None, group=None, gpu_slice=None)
     return pod_service(shipped(cluster), endpoint(**changes), options, version="abc")
 
 

@@ -261,8 +261,11 @@ def test_status_adds_what_the_service_reports(
     aws = AnsweringAws("us-west-2")
     aws.answer("sagemaker", "ListClusterOperations", {"ClusterOperationSummaries": []})
     aws.answer("sagemaker", "ListClusterEvents", {"Events": []})
+    aws.answer("sagemaker", "ListClusterNodes", {"ClusterNodeSummaries": []})
     monkeypatch.setattr(activity, "open_session", lambda region, profile: aws.session)
     object.__setattr__(head, "answer", (0, ["JOBID NAME STATE"]))
     monkeypatch.setattr(sys, "argv", ["jobs", "status"])
     assert command.main() == 0
-    assert capsys.readouterr().out == "JOBID NAME STATE\n\noperations: none\nevents: none\n"
+    assert capsys.readouterr().out == (
+        "JOBID NAME STATE\n\nimages: none is reported as stale\noperations: none\nevents: none\n"
+    )

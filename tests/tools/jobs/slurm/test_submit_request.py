@@ -48,6 +48,34 @@ def test_training_takes_all_nodes_and_their_gpus() -> None:
     assert found["config"] == RUN.read_text()
 
 
+def mixed(**second: Any) -> Any:
+    """The small cluster with a second group of workers, of four nodes, in the same partition."""
+    workers = next(group for group in CLUSTER.instance_groups if group.role == "worker")
+    other = workers.model_copy(update={"name": "more", "num_instances": 4, **second})
+    return CLUSTER.model_copy(update={"instance_groups": [*CLUSTER.instance_groups, other]})
+
+
+def test_a_job_can_exclude_spot_nodes() -> None:
+    cluster = mixed(capacity="spot")
+    assert "--nodes=6" in request(cluster=cluster)["sbatch"]
+    options = request(cluster=cluster, capacity="plan,on_demand")["sbatch"]
+    assert "--nodes=2" in options and "--constraint=plan|on_demand" in options
+    assert "--constraint=spot" in request(cluster=cluster, capacity="spot")["sbatch"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "capacity", "message"),
+    [
+        (mixed(capacity="spot"), "on-demand", "give one or more of plan, on_demand, spot"),
+        (mixed(capacity="spot"), "plan", "partition gpu has on_demand, spot"),
+        (mixed(), "on_demand", "all worker groups are on_demand, so nodes have no feature"),
+    ],
+)
+def test_wrong_kinds_of_capacity_are_refused(cluster: Any, capacity: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"--capacity: got {capacity}; .*{message}"):
+        request(cluster=cluster, capacity=capacity)
+
+
 def test_p5_nodes_have_eight_processes_and_efa() -> None:
     folder = user_folder(P5, "ubuntu")
     job = request(cluster=P5, folder=folder)["job"]

@@ -57,7 +57,7 @@ def start_and_stall(folder: Path, source: Path) -> tuple[subprocess.Popen[str], 
     sending = os.open(
         pipe, os.O_WRONLY
     )  # returns when the run opens the pipe, so after the first file
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while not list(folder.glob(".out.partial/spill/records-*")) and time.monotonic() < deadline:
         time.sleep(0.01)
     return process, sending
@@ -81,7 +81,7 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
 
 
 def wait_until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while any(running(pid) for pid in pids):
         assert time.monotonic() < deadline, "worker processes outlived the run"
         time.sleep(0.05)
@@ -100,7 +100,7 @@ def test_stopped_run_cleans_up(tmp_path: Path, proteins, write_fasta, number: in
     workers = workers_of(process)
     assert (tmp_path / ".out.partial").is_dir()
     process.send_signal(number)
-    _, messages = process.communicate(timeout=30)
+    _, messages = process.communicate(timeout=240)
     os.close(sending)
     assert process.returncode == 128 + number, messages
     last = messages.rstrip("\n").split("\n")[-1]
@@ -120,7 +120,7 @@ def test_killed_run_is_started_over(tmp_path: Path, proteins, write_fasta) -> No
     workers = workers_of(process)
     assert workers
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=240)
     os.close(sending)
     assert (tmp_path / ".out.partial").is_dir()
     assert not (tmp_path / "out").exists()

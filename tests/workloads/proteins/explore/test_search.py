@@ -131,11 +131,13 @@ def test_reading_a_part_of_the_vectors_takes_memory_for_these_alone(
     column = pa.FixedSizeListArray.from_arrays(pa.array(numbers), NUM_FEATURES)
     table = pa.table({"id": [str(row) for row in range(num_rows)], "embedding": column})
     pq.write_table(table, tmp_path / "e.parquet", row_group_size=512)
-    file = VectorFile(tmp_path / "e.parquet", None)
     rows = np.arange(0, num_rows, num_rows // 1_000)
     tracemalloc.start()
+    file = VectorFile(tmp_path / "e.parquet", None)
     found = file.checked_rows(rows)
+    ids = file.ids_of(rows)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     np.testing.assert_array_equal(found, numbers.reshape(-1, NUM_FEATURES)[rows])
+    assert ids == [str(row) for row in rows]
     assert peak < found.nbytes + 600_000

@@ -24,8 +24,8 @@ FEWER_LENGTHS = (21, 5, 13)
 """In bf16, whose products take a CPU ten times as long."""
 SHAPES = {"300M width": (2, 960, 2560), "36 layers": (36, 128, 256), "80 layers": (80, 128, 256)}
 """Layers, hidden size and feed-forward size."""
-BF16_SHARE = 1.2
-"""Largest error in bf16, over that of transformers."""
+BF16_SHARE = 1.6
+"""Largest error in bf16, over that of transformers. It depends on the processor: 1.43 at most with AMX."""
 
 
 def plain_model(layers: int, width: int, feed_forward: int) -> EsmcForMaskedLM:

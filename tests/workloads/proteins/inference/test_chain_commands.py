@@ -47,7 +47,7 @@ def engine(tiny_model: Path) -> Engine:
 
 @pytest.fixture(scope="module")
 def model(tiny_model: Path) -> Model:
-    return load(str(tiny_model))
+    return load(str(tiny_model), precision="fp32")
 
 
 def vectors(engine: Engine, sequence: str) -> np.ndarray:

@@ -36,7 +36,7 @@ BOTH_FAMILIES = True
 
 CPU = torch.device("cpu")
 Tokens = npt.NDArray[np.uint8]
-BF16_BOUND = 0.005
+BF16_BOUND = 0.01
 """Limit in docs/inference.md for the relative norm of the difference of a protein's two embeddings."""
 
 

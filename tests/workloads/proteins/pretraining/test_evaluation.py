@@ -209,7 +209,7 @@ def test_a_run_its_checkpoint_and_a_folder_score_alike(run_file: Path, tiny_mode
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["make", "--dry-run", "evaluate", *arguments]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240)
 
 
 def test_make_scores_the_run_that_is_named(run_file: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from seqlm.proteins.serving.model import ServedModel
 from seqlm.proteins.serving.proteins import Answer, Tokens
 from seqlm.proteins.serving.settings import ServeSettings
 
-START_SECONDS = 20.0
+START_SECONDS = 120.0
 JSON = "application/json"
 CSV = "text/csv"
 

@@ -13,7 +13,7 @@ from seqlm.proteins.serving.proteins import Answer, Tokens
 from seqlm.proteins.serving.settings import ServeSettings
 from tests.workloads.proteins.serving.served import CountingModel, Reply, Served, serving
 
-PATIENCE = 20.0
+PATIENCE = 120.0
 
 
 def eventually(holds: Callable[[], bool]) -> None:

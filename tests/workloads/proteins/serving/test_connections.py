@@ -16,7 +16,7 @@ from seqlm.proteins.serving.settings import ServeSettings
 from tests.workloads.proteins.serving.served import CountingModel, Served, serving
 
 STALL_SECONDS = 0.5
-PATIENCE = 30.0
+PATIENCE = 120.0
 PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
 INVOKE = (
     b"POST /invocations HTTP/1.1\r\nHost: x\r\nContent-Type: text/csv\r\nContent-Length: 3\r\n\r\n"

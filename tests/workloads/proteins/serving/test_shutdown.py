@@ -21,7 +21,7 @@ from seqlm.proteins.serving.settings import ServeSettings
 from tests.workloads.proteins.serving.served import CountingModel, free_port
 
 REPOSITORY = Path(__file__).parents[4]
-PATIENCE = 60.0
+PATIENCE = 120.0
 NUM_CLIENTS = 12
 BODY = b'{"proteins": ["MKTLAGV", "MKT"]}'
 

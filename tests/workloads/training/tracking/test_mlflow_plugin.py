@@ -160,7 +160,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://127.0.0.1:{port}/credentials")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), timeout=1).close()
@@ -172,7 +172,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             time.sleep(0.05)
     yield
     service.terminate()
-    service.wait(timeout=60)
+    service.wait(timeout=240)
 
 
 @pytest.fixture

@@ -130,3 +130,18 @@ def test_an_empty_record_stays_empty(tmp_path: Path) -> None:
     path.touch()
     assert drop_after(path, 0, is_last=False) == 0
     assert path.read_bytes() == b""
+
+
+def test_warnings_of_lost_steps_stay(tmp_path: Path) -> None:
+    """The report names a sick GPU although its step is repeated, however often the run resumes."""
+    path = tmp_path / "metrics.jsonl"
+    warning = {"kind": "event", "step": 8, "event": "warning: step 8: loss nan"}
+    _record(path, [*_trained(range(1, 8)), warning])
+    assert drop_after(path, 5, is_last=False) == 2
+    resumed = {"kind": "event", "step": 5, "event": "resumed"}
+    with path.open("a") as stream:
+        stream.writelines(json.dumps(line) + "\n" for line in [resumed, *_trained(range(6, 10))])
+    assert drop_after(path, 4, is_last=False) == 5
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 8]
+    assert lines[-1] == warning

@@ -244,7 +244,7 @@ sys.exit(7)
         command,
         cwd=REPOSITORY,
         env=environment,
-        timeout=60,
+        timeout=240,
         capture_output=True,
         text=True,
         check=False,

@@ -23,7 +23,13 @@ from seqlm.training.data.spill import (
     row_ranges,
     without_duplicates,
 )
-from seqlm.training.data.split_shards import length_bins, shard_file, split_numbers
+from seqlm.training.data.split_shards import (
+    arrow_numbers,
+    length_bins,
+    numpy_numbers,
+    shard_file,
+    split_numbers,
+)
 
 from .job import Plan
 
@@ -128,7 +134,7 @@ def _take(values: Array, offsets: Ints, rows: Ints) -> pa.Array:
     """Return the chosen rows as large_binary, back to back, with one memory copy per row in C++."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
     texts = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
-    return texts.take(pa.array(rows))
+    return texts.take(arrow_numbers(rows))
 
 
 def _batch(arrays: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
@@ -162,7 +168,7 @@ def _cluster_sizes(names: pa.Array) -> pa.Array:
     starts = np.flatnonzero(is_first)
     sizes = np.zeros(len(names), dtype=np.uint32)
     sizes[starts] = np.diff(np.append(starts, len(names)))
-    return pa.array(sizes)
+    return arrow_numbers(sizes)
 
 
 @dataclass
@@ -206,10 +212,10 @@ class _SplitWriter:
         """Write every complete record batch of the pending records, and with ``final`` the rest, too."""
         (batch,) = pa.Table.from_batches(self.pending).combine_chunks().to_batches()
         tokens = batch.column("tokens")
-        offsets = tokens.offsets.to_numpy()
+        offsets = numpy_numbers(tokens.offsets)
         ends = offsets[1:] - offsets[0]
         if "cluster_size" in batch.schema.names:
-            starts = np.flatnonzero(batch.column("cluster_size").to_numpy())
+            starts = np.flatnonzero(numpy_numbers(batch.column("cluster_size")))
         else:
             starts = np.arange(len(batch))
         last_rows = np.append(starts[1:], len(batch)) - 1

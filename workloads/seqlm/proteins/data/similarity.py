@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from seqlm.training.data.manifest import SPLITS, Manifest, Split
+from seqlm.training.data.split_shards import numpy_numbers
 
 from .shards import SCHEMA
 
@@ -60,8 +61,8 @@ class Proteins:
         """Take the proteins of record batches."""
         table = pa.Table.from_batches([batch.select(["id", "tokens"]) for batch in batches], SCHEMA)
         tokens = table["tokens"].combine_chunks()
-        offsets = tokens.offsets.to_numpy()
-        values = tokens.values.to_numpy()[offsets[0] : offsets[-1]]
+        offsets = numpy_numbers(tokens.offsets)
+        values = numpy_numbers(tokens.values)[offsets[0] : offsets[-1]]
         return cls(table["id"].to_pylist(), values, offsets - offsets[0])
 
 

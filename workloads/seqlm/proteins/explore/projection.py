@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from .search import AllPairs, Found, Search, expected_pairs, search_among
 
@@ -60,14 +59,6 @@ class Transfer:
     """Row of the protein, (N,); -1 if there is none."""
     distances: Floats
     """Cosine distance to it, (N,)."""
-
-    def sources(self, table: pd.DataFrame, label: str) -> pd.DataFrame:
-        """Return the transferred label of each row, the id that it comes from, and the distance."""
-        is_found = self.nearest >= 0
-        rows = np.where(is_found, self.nearest, 0)
-        labels = table[label].astype("string").iloc[rows].reset_index(drop=True).where(is_found)
-        ids = table["id"].iloc[rows].reset_index(drop=True).where(is_found)
-        return pd.DataFrame({"transferred": labels, "nearest": ids, "distance": self.distances})
 
 
 def projections(vectors: Floats) -> list[Projection]:

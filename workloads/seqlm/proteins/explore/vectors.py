@@ -45,7 +45,7 @@ class VectorFile:
                     raise ValueError(
                         f"explore.vectors: got {column}; {path} has {', '.join(known)}"
                     )
-                self.ids: list[str] = file.read(columns=["id"])["id"].to_pylist()
+                self._num_rows: int = file.metadata.num_rows
         except OSError as error:
             raise ValueError(
                 f"explore.embeddings: {path} cannot be read: {error}; run seqlm embed first"
@@ -64,26 +64,55 @@ class VectorFile:
         self.description = " · ".join(part for part in parts if part)
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return self._num_rows
+
+    def id_batches(self) -> Iterator[list[str]]:
+        """Yield the ids of all proteins in their order."""
+        with pq.ParquetFile(self._path, pre_buffer=False) as file:
+            for batch in file.iter_batches(READ_ROWS, columns=["id"]):
+                yield batch.column(0).to_pylist()
+
+    def ids_of(self, rows: npt.NDArray[np.int64]) -> list[str]:
+        """Return the ids of some rows, which are in ascending order."""
+        found: list[str] = []
+        first_row = 0
+        for ids in self.id_batches():
+            start, stop = np.searchsorted(rows, [first_row, first_row + len(ids)])
+            found += [ids[row] for row in (rows[start:stop] - first_row).tolist()]
+            first_row += len(ids)
+        return found
 
     def batches(self) -> Iterator[Floats]:
         """Yield all vectors in their order, as arrays (rows, C)."""
+        for _, vectors in self._batches([self._column]):
+            yield vectors
+
+    def batches_with_ids(self) -> Iterator[tuple[list[str], Floats]]:
+        """Yield the ids and vectors of all proteins in their order."""
+        return self._batches([self._column, "id"])
+
+    def _batches(self, columns: list[str]) -> Iterator[tuple[list[str], Floats]]:
+        """Yield the ids, if they are among the columns, and the vectors of ``BATCH_BYTES``."""
         most_rows = max(1, BATCH_BYTES // (BYTES_PER_NUMBER * self.num_features))
+        ids: list[str] = []
         pending: list[Floats] = []
         num_pending = 0
         # With the buffer, all bytes that were read stay in memory until the file is closed.
         with pq.ParquetFile(self._path, pre_buffer=False) as file:
-            for batch in file.iter_batches(READ_ROWS, columns=[self._column]):
-                numbers = np.asarray(batch.column(0).flatten())
+            for batch in file.iter_batches(READ_ROWS, columns=columns):
+                numbers = np.asarray(batch.column(self._column).flatten())
                 vectors = numbers.reshape(-1, self.num_features).astype(np.float32)
                 if pending and num_pending + len(vectors) > most_rows:
-                    yield np.concatenate(pending)
+                    yield ids, np.concatenate(pending)
+                    ids = []
                     pending = []
                     num_pending = 0
+                if "id" in columns:
+                    ids += batch.column("id").to_pylist()
                 pending.append(vectors)
                 num_pending += len(vectors)
         if pending:
-            yield np.concatenate(pending)
+            yield ids, np.concatenate(pending)
 
     def checked_rows(self, rows: npt.NDArray[np.int64]) -> Floats:
         """Return the vectors of some rows, after a check of all.

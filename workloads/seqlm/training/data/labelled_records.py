@@ -16,6 +16,8 @@ import pyarrow as pa
 
 from seqlm.training.records import RecordSplit, Split
 
+from .split_shards import numpy_numbers
+
 LABELS_FILE = "labels.json"
 LABEL_COLUMN = "labels"
 """Column of the shards: a fixed-size list of float32, or a list of int16 with a class per token."""
@@ -84,7 +86,7 @@ class LabelledRecords(RecordSplit):
 
     def _labels(self, units: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[Any]]:
         for batch, row in self._rows(units):
-            yield batch.column(LABEL_COLUMN)[row].values.to_numpy()
+            yield numpy_numbers(batch.column(LABEL_COLUMN)[row].values)
 
     def _rows(self, units: npt.NDArray[np.int64]) -> Iterator[tuple[pa.RecordBatch, int]]:
         numbers = np.searchsorted(self._first_unit, units, side="right") - 1

@@ -23,6 +23,7 @@ from .spill import (
     index_of,
     row_type,
 )
+from .split_shards import arrow_numbers
 
 MOST_RUNS = 500
 """Number of runs that are gathered without merging, and about the number that is left by it."""
@@ -111,7 +112,7 @@ def _ordered(values: npt.NDArray[np.uint8], offsets: Ints, order: Ints) -> tuple
     """Return the bytes of texts in another order, and their offsets."""
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
     texts = pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
-    _, bounds, ordered = texts.take(pa.array(order)).buffers()
+    _, bounds, ordered = texts.take(arrow_numbers(order)).buffers()
     found = np.frombuffer(bounds, np.int64, len(order) + 1)
     return memoryview(ordered or b"")[: int(found[-1])], found
 

@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,25 @@ import pyarrow as pa
 from .limits import Limits
 from .manifest import LENGTH_BIN_TOKENS, Settings, ShardFile, Split
 from .spill import Ints, UInt64s, row_ranges
+
+
+def arrow_numbers(numbers: npt.NDArray[np.integer]) -> pa.Array:
+    """Return numbers as an array of Arrow that shares their memory.
+
+    ``pa.array`` imports pandas, which takes up to half of the processor time of a small preparation.
+    """
+    buffer = pa.py_buffer(np.ascontiguousarray(numbers))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, buffer])
+
+
+def numpy_numbers(numbers: pa.Array) -> npt.NDArray[Any]:
+    """Return an array of Arrow without missing numbers as one of numpy that shares its memory.
+
+    ``to_numpy`` imports pandas, too.
+    """
+    _, values = numbers.buffers()
+    found = np.frombuffer(values or b"", dtype=numbers.type.to_pandas_dtype())
+    return found[numbers.offset : numbers.offset + len(numbers)]
 
 
 def split_numbers(tags: UInt64s, settings: Settings) -> npt.NDArray[np.int8]:

@@ -55,10 +55,6 @@ class SharedTimes:
         """Median of the times. Of an even number of processes, it is the lower one of the middle two."""
         return median_low(self.seconds)
 
-    def over_median(self, process: int) -> float:
-        """Return the time of a process over the median."""
-        return self.seconds[process] / self.median
-
     def logged(self) -> dict[str, float]:
         """Return the median and the longest time over it, by their names in the log."""
         if not self.are_known:

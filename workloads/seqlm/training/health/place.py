@@ -13,7 +13,7 @@ from seqlm.training.processes import Processes
 NODE_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
 """Environment variables with the node's name on Slurm and, by our manifests, on Kubernetes."""
 _QUERY = ("index", "serial", "clocks.sm", "clocks.max.sm", "temperature.gpu")
-"""Properties that nvidia-smi prints, in the order of the fields of ``GpuState``."""
+"""Properties that nvidia-smi prints, in the order of the first fields of ``GpuState``."""
 _UNKNOWN = "[N/A]"
 """Text of nvidia-smi for what a GPU does not report, such as the serial number of some boards."""
 
@@ -30,6 +30,18 @@ class GpuState:
     max_clock_mhz: str | None = None
     temperature: str | None = None
     """Temperature in degrees Celsius."""
+    answers: bool = True
+    """Whether NVML, NVIDIA's library of management, answers. Otherwise only the number is known."""
+
+    def details(self) -> list[str]:
+        """Return serial number, clock and temperature as text. An answer may leave some of them out."""
+        clock = "clock unknown"
+        if self.clock_mhz is not None:
+            clock = f"{self.clock_mhz} of {self.max_clock_mhz or 'unknown'} MHz"
+        temperature = "temperature unknown"
+        if self.temperature is not None:
+            temperature = f"{self.temperature} degrees Celsius"
+        return [f"serial number {self.serial or 'unknown'}", clock, temperature]
 
 
 @dataclass(frozen=True)
@@ -51,11 +63,7 @@ class Place:
         gpu = self.gpu
         if gpu is not None:
             parts.append(f"GPU {gpu.index or 'of unknown number'}")
-            parts.append(f"serial number {gpu.serial or 'unknown'}")
-            if gpu.clock_mhz is not None:
-                parts.append(f"{gpu.clock_mhz} of {gpu.max_clock_mhz or 'unknown'} MHz")
-            if gpu.temperature is not None:
-                parts.append(f"{gpu.temperature} degrees Celsius")
+            parts += gpu.details() if gpu.answers else ["no answer from NVML"]
         return f"process {self.process} ({', '.join(parts)})"
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,13 +103,16 @@ def gpu_state(device: torch.device) -> GpuState:
     state = parsed_state(answer or "")
     if state is None:
         index = device.index if device.index is not None else torch.cuda.current_device()
-        return GpuState(index=str(index))
+        return GpuState(index=str(index), answers=False)
     return state
 
 
 def parsed_state(answer: str) -> GpuState | None:
     """Return the state of a GPU from a line of nvidia-smi; None for any other text."""
-    values = [value.strip() for value in answer.split(",")]
-    if len(values) != len(_QUERY):
+    texts = [text.strip() for text in answer.split(",")]
+    if len(texts) != len(_QUERY):
         return None
-    return GpuState(*(None if value == _UNKNOWN else value for value in values))
+    index, serial, clock_mhz, max_clock_mhz, temperature = (
+        None if text == _UNKNOWN else text for text in texts
+    )
+    return GpuState(index, serial, clock_mhz, max_clock_mhz, temperature)

@@ -1,6 +1,8 @@
-"""Processes that compute their packs more slowly than the others, for a while."""
+"""Processes that compute their packs more slowly than others on the same kind of device, for a while."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median_low
 
 from .pass_times import SharedTimes
 
@@ -16,7 +18,7 @@ class SlowProcess:
 
     process: int
     ratio: float
-    """Time of a pack over the median, at the last logged step."""
+    """Time of a pack over the median of its kind, at the last logged step."""
     seconds: float
     """Time for which the process has been slow."""
 
@@ -30,9 +32,14 @@ class Changes:
 
 
 class SlowProcesses:
-    """Processes that are slow. All processes of a run find the same from the same times."""
+    """Processes that are slow. All processes of a run find the same from the same times.
 
-    def __init__(self) -> None:
+    Args:
+        kinds: name of the device of each process. A process is compared with those of its kind.
+    """
+
+    def __init__(self, kinds: Sequence[str]) -> None:
+        self._kinds = kinds
         self._since: dict[int, float] = {}
         """Time of the first logged step since which each slow process has been slow."""
         self._named: set[int] = set()
@@ -44,7 +51,7 @@ class SlowProcesses:
         slow: list[SlowProcess] = []
         recovered: list[int] = []
         for process in range(len(times.seconds)):
-            ratio = times.over_median(process)
+            ratio = self._over_median(times, process)
             if ratio < SLOW_RATIO:
                 self._since.pop(process, None)
                 if process in self._named:
@@ -56,3 +63,12 @@ class SlowProcesses:
                 self._named.add(process)
                 slow.append(SlowProcess(process, ratio, seconds))
         return Changes(tuple(slow), tuple(recovered))
+
+    def _over_median(self, times: SharedTimes, process: int) -> float:
+        """Return the time of a process over the median of its kind; of two it is the lower one."""
+        alike = [
+            seconds
+            for seconds, kind in zip(times.seconds, self._kinds, strict=True)
+            if kind == self._kinds[process]
+        ]
+        return times.seconds[process] / median_low(alike)

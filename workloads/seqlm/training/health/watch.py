@@ -1,5 +1,6 @@
 """Report of slow processes during a run: in its log, its metrics and, if it may, to the job's supervisor."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ class HardwareWatch:
         metrics: published metrics of this process.
         run_dir: folder of the run.
         reports_nodes: whether the supervisor of the job learns which nodes to leave out.
+        kinds: name of the device of each process.
     """
 
     def __init__(
@@ -33,13 +35,14 @@ class HardwareWatch:
         run_dir: Path,
         *,
         reports_nodes: bool,
+        kinds: Sequence[str],
     ) -> None:
         self._here = here
         self._log = log
         self._metrics = metrics
         self._run_dir = run_dir
         self._reports_nodes = reports_nodes
-        self._slow = SlowProcesses()
+        self._slow = SlowProcesses(kinds)
         self._places: dict[int, Place] = {}
         """Places of the processes that are slow, by process."""
 

@@ -17,7 +17,12 @@ def available_bytes(folder: Path) -> int:
     job's control group.
     """
     space = os.statvfs(folder)
-    return min(space.f_bavail * space.f_frsize, _available_on_node(), *_left_in_groups())
+    return min(space.f_bavail * space.f_frsize, available_memory())
+
+
+def available_memory() -> int:
+    """Return the bytes of memory that this node and the limit of the job's control group leave."""
+    return min([_available_on_node(), *_left_in_groups()])
 
 
 def _available_on_node() -> int:

@@ -2,7 +2,8 @@
 
 ``/dev/shm/seqlm-<user id>-<job>`` has mode 0700. A launcher creates it, holds its lock while the job's
 processes run, and deletes it at the end. Slurm kills a launcher that takes too long to end, and its folder
-stays. The next start of the same user on the node deletes such leftovers.
+stays. The next start of the same user on the node deletes such leftovers. Pods have other folders
+(``seqlm.launch.pod_memory``).
 """
 
 import contextlib
@@ -16,13 +17,18 @@ from pathlib import Path
 
 MEMORY_FOLDER = "ESM2_MEMORY_FOLDER"
 """Environment variable with the folder of the job. Without it, no state is kept in memory."""
+MEMORY_PROBLEM = "ESM2_MEMORY_PROBLEM"
+"""Environment variable with the reason why a launcher could not create the folder."""
+MANAGED_JOB = "ESM2_MANAGED_MEMORY_JOB"
+"""Environment variable with the name of a job that keeps its states in HyperPod's managed tier instead."""
 IN_MEMORY = Path("/dev/shm")
 """File system in memory."""
 LEFTOVER_SECONDS = 1800
 """Age from which a folder without a lock is deleted. A job that starts again needs its folder sooner."""
 STEP_PATTERN = "step-" + "[0-9]" * 8
 """Pattern of the folders of states."""
-_LOCK_FILE = "lock"
+LOCK_FILE = "lock"
+"""File in the folder whose lock its users hold."""
 
 
 def path_of(job: str) -> Path:
@@ -45,6 +51,18 @@ def held(folder: Path) -> Iterator[None]:
     Raises:
         ValueError: if the folder is not a folder that only this user can read and write.
     """
+    create_private(folder)
+    with (folder / LOCK_FILE).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
+def create_private(folder: Path) -> None:
+    """Create a folder unless it exists.
+
+    Raises:
+        ValueError: if it exists and is not a folder that only this user can read and write.
+    """
     folder.mkdir(mode=0o700, exist_ok=True)
     # Everybody may create files in /dev/shm, so somebody else may have created this one.
     found = folder.lstat()
@@ -54,9 +72,6 @@ def held(folder: Path) -> Iterator[None]:
             f"{folder}: expected a folder of user {os.geteuid()} with mode 700, got one of user "
             f"{found.st_uid} with mode {stat.S_IMODE(found.st_mode):o}; delete it"
         )
-    with (folder / _LOCK_FILE).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        yield
 
 
 def newest_step(folder: Path) -> int:
@@ -80,7 +95,7 @@ def remove_leftovers() -> None:
 
 
 def _is_leftover(folder: Path) -> bool:
-    lock_path = folder / _LOCK_FILE
+    lock_path = folder / LOCK_FILE
     if time.time() - folder.lstat().st_mtime < LEFTOVER_SECONDS:
         return False
     if not lock_path.exists():

@@ -86,6 +86,13 @@ class Layout:
         """Return the names of the pieces that the processes of a node read."""
         return [self.piece_of(rank) for rank in self.ranks_on(node)]
 
+    def pieces_kept_on(self, node: int) -> list[str]:
+        """Return the names of the pieces of a complete state on a node: what it reads, and its copies."""
+        if not self.copies:
+            return self.pieces_read_on(node)
+        received = [self.piece_of(self.sender_to(rank)) for rank in self.ranks_on(node)]
+        return [*self.pieces_read_on(node), *received]
+
     def ranks_on(self, node: int) -> range:
         """Return the ranks of the processes of a node."""
         return range(node * self.local_size, (node + 1) * self.local_size)

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from ..packing import HostPack, PackRange, PackStream, PlannedPack, Position
+from .pack_shares import even_shares, pack_numbers
 from .staging import AnyPack
 
 READ_AHEAD_STEPS = 2
@@ -18,7 +19,7 @@ class StepPacks:
     """Packs of one process in one optimizer step, and totals over all processes."""
 
     packs: list[AnyPack]
-    """Micro-batches of this process. Every process has as many; its last one may be padding alone."""
+    """Micro-batches of this process. With equal shares, its last one may be padding alone."""
     num_records: int
     num_record_tokens: int
     """Number of tokens of the records, without special tokens and padding."""
@@ -32,6 +33,8 @@ class StepPacks:
     """Next step, once it is being read. Its packs then appear in ``packs`` one by one."""
     passed: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
     """Function that reports the pass of a pack, so that the reader reads another one."""
+    numbers: tuple[int, ...] = ()
+    """Number of each of this process's packs in the step."""
 
 
 class Steps(Iterator[StepPacks]):
@@ -46,6 +49,7 @@ class Steps(Iterator[StepPacks]):
         rank: number of this process.
         world_size: number of processes.
         stage: function that each pack is passed through when it is read; None leaves it on the host.
+        shares: number of packs of each process; None gives all as many.
     """
 
     def __init__(
@@ -56,21 +60,21 @@ class Steps(Iterator[StepPacks]):
         rank: int,
         world_size: int,
         stage: Callable[[HostPack], AnyPack] | None = None,
+        shares: Sequence[int] | None = None,
     ) -> None:
         self._stream = stream
         self._packs_per_step = packs_per_step
-        self._rank = rank
-        self._world_size = world_size
         self._stage = stage
-        self.packs_per_process = -(-packs_per_step // world_size)
-        """Number of packs of a step that each process has."""
+        self._numbers = pack_numbers(shares or even_shares(packs_per_step, world_size), rank)
+        self.num_packs = len(self._numbers)
+        """Number of packs of a step that this process has."""
         self.growing = self._growing(position)
         """Iterator that returns after each pack that is read, with the step that the pack belongs to."""
 
     def __next__(self) -> StepPacks:
         while True:
             step = next(self.growing)
-            if len(step.packs) == self.packs_per_process:
+            if len(step.packs) == self.num_packs:
                 return step
 
     def _growing(self, position: Position) -> Iterator[StepPacks]:
@@ -84,12 +88,13 @@ class Steps(Iterator[StepPacks]):
                 num_attended_pairs=sum(one.num_attended_pairs for one in ranges),
                 num_tokens=self._packs_per_step * self._stream.shape.num_tokens,
                 after=last.position_after(last.stop - 1),
+                numbers=self._numbers,
             )
             if previous is not None:
                 previous.following = step
             previous = step
-            for turn in range(self.packs_per_process):
-                planned = self._pack_at(ranges, turn * self._world_size + self._rank)
+            for number in self._numbers:
+                planned = self._pack_at(ranges, number)
                 host = self._stream.load(planned)
                 step.packs.append(host if self._stage is None else self._stage(host))
                 yield step
@@ -190,7 +195,7 @@ class _Reader:
 
     def _may_read(self) -> bool:
         """Return whether the packs that are read and not used leave room for another one."""
-        per_step = self._steps.packs_per_process
+        per_step = self._steps.num_packs
         num_steps = max(1, self._num_taken) + READ_AHEAD_STEPS
         num_passed = min(self._num_passed, per_step)
         return self._num_read < num_steps * per_step + num_passed
@@ -205,7 +210,7 @@ class _Reader:
                 step = next(self._steps.growing)
                 with self._changed:
                     self._num_read += 1
-                    if len(step.packs) == self._steps.packs_per_process:
+                    if len(step.packs) == self._steps.num_packs:
                         self._whole.append(step)
                         self._changed.notify_all()
         except BaseException as error:

@@ -20,14 +20,15 @@ import numpy as np
 
 from ..packing import BLOCK_UNITS, PackStream, PlannedBlock
 from ..processes import Processes
-from ..whole_file import move_into_place
 
 MIN_BLOCKS = 2
 """Blocks of a step from which on they are shared. Below, a process plans them in a few milliseconds."""
 PATIENCE_SECONDS = 0.1
 """Longest wait for the plan of another process. It is halved after each vain one."""
 POLL_SECONDS = 0.001
-"""Seconds between two looks for a plan."""
+"""Seconds between the first two looks for a plan. Each further pause is twice as long."""
+MAX_POLL_SECONDS = 0.01
+"""Longest pause between two looks."""
 KEPT_PLANS = 64
 """Number of plans of a process that stay for the others, which may be some steps behind. One has 40 KB."""
 IN_MEMORY = Path("/dev/shm")
@@ -55,7 +56,7 @@ def node_plans(stream: PackStream, packs_per_step: int, here: Processes) -> "Nod
     size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if size == 1:
         return None
-    parent = IN_MEMORY if IN_MEMORY.is_dir() else Path(tempfile.gettempdir())
+    parent = folder_in_memory()
     rank = int(os.environ["LOCAL_RANK"])
     if rank == 0:
         _remove_abandoned(parent)
@@ -63,6 +64,11 @@ def node_plans(stream: PackStream, packs_per_step: int, here: Processes) -> "Nod
         return NodePlans(parent / f"{PREFIX}{os.getppid()}-{word}", rank, size)
     except OSError:
         return None  # each process then plans all blocks
+
+
+def folder_in_memory() -> Path:
+    """Return a folder whose files are in memory, or else the one for temporary files."""
+    return IN_MEMORY if IN_MEMORY.is_dir() else Path(tempfile.gettempdir())
 
 
 def _blocks_per_step(stream: PackStream, packs_per_step: int) -> float:
@@ -139,7 +145,7 @@ class NodePlans:
         partial = path.with_name(f".{path.name}")
         try:
             partial.write_bytes(_packed(block))
-            move_into_place(partial, path)
+            partial.replace(path)
         except OSError:
             # The memory is full. The others plan this block themselves.
             partial.unlink(missing_ok=True)
@@ -151,6 +157,7 @@ class NodePlans:
     def _waited_for(self, path: Path, owner: int) -> bytes | None:
         """Return the plan of another process; None if it does not appear in time."""
         deadline = time.monotonic() + self._patience[owner]
+        pause = POLL_SECONDS
         while True:
             try:
                 content = path.read_bytes()
@@ -162,7 +169,8 @@ class NodePlans:
             if time.monotonic() >= deadline:
                 self._patience[owner] /= 2
                 return None
-            time.sleep(POLL_SECONDS)
+            time.sleep(pause)
+            pause = min(2 * pause, MAX_POLL_SECONDS)
 
 
 def _packed(block: PlannedBlock) -> bytes:

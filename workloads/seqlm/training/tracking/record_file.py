@@ -14,6 +14,8 @@ from seqlm.training.whole_file import naming
 
 CHECKPOINT = "checkpoint"
 """Event of a complete checkpoint. It has the step of the checkpoint, which later lines may precede."""
+WARNING = "warning: "
+"""Beginning of the events that stay in the record when their step is repeated."""
 BLOCK_BYTES = 1 << 16
 """Bytes that are read at once from the end of the file."""
 _MAX_SHOWN_CHARS = 80
@@ -100,8 +102,8 @@ def values_of(path: Path, line: RecordLine) -> dict[str, Any] | None:
 def drop_after(path: Path, step: int, *, is_last: bool) -> int:
     """Drop the lines beyond ``step``, and a last line that a kill cut short.
 
-    Step 0 also loses its evaluations, because a run that starts again scores its start again. For the same
-    reason, the last step of a run loses the evaluations that follow its checkpoint.
+    Warnings stay. Step 0 also loses its evaluations, because a run that starts again scores its start
+    again. For the same reason, the last step of a run loses the evaluations that follow its checkpoint.
 
     The file is truncated in place. Only lines that stand behind a dropped one are written again.
 
@@ -129,11 +131,11 @@ def drop_after(path: Path, step: int, *, is_last: bool) -> int:
                 raise damaged(path, _number(stream, line), text)
             if values is not None and _is_earlier(values, step):
                 break
-            if values is not None and values["step"] <= step:
+            if values is not None and (values["step"] <= step or _is_warning(values)):
                 candidates.append(_Kept(line, values))
                 if line.is_complete:
                     continue
-            if values is not None:
+            if values is not None and not _is_warning(values):
                 last_step = max(last_step, values["step"])
             first_dropped = line.offset
         kept = _without_repeated_scores(candidates[::-1], step, is_last=is_last)
@@ -160,6 +162,10 @@ def backwards(path: Path) -> Iterator[dict[str, Any]]:
             values = parsed(line.content.decode(errors="replace"))
             if values is not None:
                 yield values
+
+
+def _is_warning(values: Mapping[str, Any]) -> bool:
+    return str(values.get("event", "")).startswith(WARNING)
 
 
 def _is_earlier(values: Mapping[str, Any], step: int) -> bool:

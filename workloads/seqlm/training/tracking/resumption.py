@@ -9,11 +9,19 @@ from typing import Any
 
 from seqlm.training.strict_yaml import shown
 
+SHARES_FIELD = "packs_of_a_step"
+"""Entry of the environment with the packs of a process on each kind of device, if they differ."""
 EXPERIMENT_SECTIONS = ("optim", "lora", "task", "chat", "guard", "parallel")
 """Sections of the run file whose fields change what is trained."""
-EXPERIMENT_FIELDS = ("train.precision", "train.max_steps", "train.compile", "train.kernels")
+EXPERIMENT_FIELDS = (
+    "train.precision",
+    "train.max_steps",
+    "train.compile",
+    "train.kernels",
+    "train.pack_shares",
+)
 """Further fields of this kind, and those that change the last bits of the results."""
-_NUMERICS = ("device", "precision", "torch", "torch_xla", "cuda", "threads")
+_NUMERICS = ("device", "precision", "torch", "torch_xla", "cuda", "threads", SHARES_FIELD)
 """Entries of the environment on which the last bits of a sum depend."""
 
 

@@ -39,6 +39,7 @@ _WRITTEN = (
     RESULTS_FILE,
     REPORT_FILE,
     "precision.json",
+    "device-speeds.json",
     "predictions-*.csv",
     "predictions-*.npz",
     "answers.json",

@@ -1,0 +1,154 @@
+"""Jobs and services on slices of GPUs, and refused requests."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from config.task_governance import Quota
+from seqlm.launch.kubernetes_job import job_manifest
+from seqlm.launch.kubernetes_service import manifests
+from tests.job_schemas.validation import check
+from tests.tools.jobs.kubernetes.eks_jobs_made import made, pod, shipped, with_group
+from tests.tools.jobs.kubernetes.test_eks_serve import endpoint
+from tools.jobs.kubernetes.files import hyp_config
+from tools.jobs.kubernetes.serve import pod_service
+
+SLICE = "1g.10gb"
+P5 = "ml.p5.48xlarge"
+PLAIN = with_group(shipped(), "workers", instance_type=P5, mig_profile=SLICE)
+RESOURCE = "nvidia.com/mig-1g.10gb"
+
+
+def cluster_with_quota(sharing: str = "lend_and_borrow", **amounts: Any) -> Any:
+    """The P5 cluster with slices, of which each team has a quota."""
+    cluster = with_group(shipped("eks-p5"), "p5", mig_profile=SLICE)
+    governance = cluster.task_governance
+    assert governance is not None
+    teams = [
+        team.model_copy(update={"quota": [Quota(instance_type=P5, **amounts)], "sharing": sharing})
+        for team in governance.teams
+    ]
+    return cluster.model_copy(
+        update={"task_governance": governance.model_copy(update={"teams": teams})}
+    )
+
+
+@pytest.mark.parametrize("stage", ["train", "embed"])
+def test_a_job_requests_one_slice_and_its_share_of_the_node(stage: str) -> None:
+    job = made(stage=stage, cluster=PLAIN, gpu_slice=SLICE)
+    check(job_manifest(job))
+    found = pod(job)
+    limits = found["containers"][0]["resources"]["limits"]
+    assert limits[RESOURCE] == "1" and "nvidia.com/gpu" not in limits
+    assert "vpc.amazonaws.com/efa" not in limits
+    assert found["nodeSelector"]["nvidia.com/mig.config"] == "all-1g.10gb"
+    assert found["nodeSelector"]["nvidia.com/mig.config.state"] == "success"
+    assert (job.num_pods, job.num_processes) == (1, 1)
+    # 56 slices share 192 vCPUs and 2,048 GiB.
+    assert 1 <= job.resources.num_cpus <= 192 / 56 and 1 <= job.resources.memory_gib <= 2048 / 56
+
+
+def test_hyp_gets_a_slice_in_place_of_a_number_of_nodes() -> None:
+    values = hyp_config(made(cluster=PLAIN, gpu_slice=SLICE))
+    schema = json.loads((Path(__file__).parents[3] / "job_schemas/hyp_config.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(
+        {name: value for name, value in values.items() if name not in ("template", "version")}
+    )
+    assert values["accelerator_partition_type"] == "mig-1g.10gb"
+    assert values["accelerator_partition_count"] == 1 and "node_count" not in values
+
+
+def test_whole_gpus_come_from_other_groups() -> None:
+    workers = next(group for group in PLAIN.instance_groups if group.name == "workers")
+    whole = workers.model_copy(update={"name": "whole", "mig_profile": None})
+    both = PLAIN.model_copy(update={"instance_groups": [*PLAIN.instance_groups, whole]})
+    limits = pod(made(cluster=both, nodes="1"))["containers"][0]["resources"]["limits"]
+    assert limits["nvidia.com/gpu"] == "8" and RESOURCE not in limits
+    limits = pod(made(cluster=both, gpu_slice=SLICE))["containers"][0]["resources"]["limits"]
+    assert limits[RESOURCE] == "1"
+
+
+def test_data_are_prepared_beside_slices() -> None:
+    assert RESOURCE not in pod(made(stage="data", cluster=PLAIN))["containers"][0]["resources"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (
+            {},
+            "--gpu-slice: got none; the GPUs of workers are divided: give --gpu-slice 1g.10gb, or another",
+        ),
+        ({"gpu_slice": "3g.40gb"}, "--gpu-slice: got 3g.40gb; the cluster file has 1g.10gb"),
+        (
+            {"gpu_slice": SLICE, "group": "system"},
+            "--gpu-slice: got 1g.10gb; group system has no mig_profile",
+        ),
+        (
+            {"gpu_slice": SLICE, "nodes": "2"},
+            "NODES: got 2; a job has one slice, because NCCL connects no slices",
+        ),
+        (
+            {"gpu_slice": SLICE, "gpus_per_node": 7},
+            "--gpus-per-node: got 7; a job has one slice, because NCCL connects no slices",
+        ),
+        (
+            {"gpu_slice": SLICE, "stage": "data"},
+            "--gpu-slice: got 1g.10gb; data uses no GPU",
+        ),
+    ],
+)
+def test_requests_that_do_not_fit_slices(wanted: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        made(cluster=PLAIN, **wanted)
+    assert message in str(caught.value)
+
+
+def test_a_team_has_slices_of_its_quota() -> None:
+    cluster = cluster_with_quota(num_slices=7, mig_profile=SLICE)
+    job = made(cluster=cluster, team="proteins", gpu_slice=SLICE)
+    assert job.placement.queue == "hyperpod-ns-proteins-localqueue"
+    lent = made(cluster=cluster_with_quota(vcpus=8), team="proteins", gpu_slice=SLICE)
+    assert lent.resources.gpu_slice == SLICE
+    other = cluster_with_quota("lend", vcpus=8)
+    with pytest.raises(
+        ValueError, match="the team's quota has no such slice, and it may borrow none"
+    ):
+        made(cluster=other, team="proteins", gpu_slice=SLICE)
+
+
+def test_a_limit_of_borrowing_counts() -> None:
+    cluster = shipped("eks-p5")
+    governance = cluster.task_governance
+    assert governance is not None
+    limit = Quota(instance_type=P5, num_accelerators=8)
+    teams = [team.model_copy(update={"borrow_limits": [limit]}) for team in governance.teams]
+    limited = cluster.model_copy(
+        update={"task_governance": governance.model_copy(update={"teams": teams})}
+    )
+    assert made(cluster=limited, team="proteins", nodes="7").num_pods == 7
+    with pytest.raises(ValueError, match=r"is 6 node\(s\), 7 with all that it may borrow"):
+        made(cluster=limited, team="proteins", nodes="8")
+
+
+def test_a_model_is_served_on_a_slice() -> None:
+    options = Namespace(team=None, priority=None, namespace=None, group=None, gpu_slice=SLICE)
+    service = pod_service(PLAIN, endpoint(), options, version="abc")
+    for manifest in manifests(service):
+        check(manifest)
+    assert service.resources.sizes_with_devices()[RESOURCE] == "1"
+    assert service.resources.gpus_text == "1 slice(s) 1g.10gb of a GPU"
+    without = endpoint(kubernetes={"replicas": 1, "gpus": 0})
+    with pytest.raises(
+        ValueError, match=r"kubernetes\.gpus: got 0; a pod of --gpu-slice 1g\.10gb has"
+    ):
+        pod_service(PLAIN, without, options, version="abc")
+    options.gpu_slice = None
+    with pytest.raises(ValueError, match="--gpu-slice: got none; the GPUs of workers are divided"):
+        pod_service(PLAIN, endpoint(), options, version="abc")

@@ -9,6 +9,10 @@ readonly region="$1" log_file="${DESTDIR:-}/var/log/provision/provisioning.log"
 uri="$2"
 shift 2
 
+# By default, the aws command asks the instance once for its credentials and waits one second for them. A node that
+# starts much at once is slower.
+export AWS_METADATA_SERVICE_NUM_ATTEMPTS=5 AWS_METADATA_SERVICE_TIMEOUT=5
+
 fail() {
     mkdir --parents "$(dirname "${log_file}")"
     printf 'ERROR: %s\n' "$1" | tee --append "${log_file}"

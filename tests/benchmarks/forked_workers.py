@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -39,9 +40,18 @@ class ForkedWorker:
         start_server()
         with given, said, answers, _LOCK:
             self._process.start()
+        self._wait_for_its_group()
         with stdin, stdout:
             self.stdin = os.fdopen(os.dup(stdin.fileno()), "w")
             self.stdout = os.fdopen(os.dup(stdout.fileno()), errors="replace")
+
+    def _wait_for_its_group(self) -> None:
+        """Wait until the process can be ended by its group, as when ``Popen`` returns."""
+        while self.poll() is None:
+            with suppress(ProcessLookupError):  # it has ended, as the next poll finds
+                if os.getpgid(self.pid) == self.pid:
+                    return
+            time.sleep(POLL_SECONDS)
 
     @property
     def pid(self) -> int:

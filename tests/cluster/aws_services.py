@@ -7,6 +7,7 @@ Run in the cluster's network: ``python -m tests.cluster.aws_services FOLDER``. E
 from __future__ import annotations
 
 import json
+import multiprocessing
 import socket
 import sys
 import threading
@@ -67,16 +68,21 @@ class InstanceMetadata(BaseHTTPRequestHandler):
         """Log nothing: the tests know the caller."""
 
 
-class MetadataServer6(ThreadingHTTPServer):
+class MetadataServer(ThreadingHTTPServer):
+    request_queue_size = 64  # all machines ask at once
+
+
+class MetadataServer6(MetadataServer):
     address_family = socket.AF_INET6
 
 
 def main(folder: Path) -> None:
     for server in (
-        ThreadingHTTPServer((METADATA_ADDRESS, 80), InstanceMetadata),
+        MetadataServer((METADATA_ADDRESS, 80), InstanceMetadata),
         MetadataServer6((METADATA_ADDRESS_6, 80), InstanceMetadata),
     ):
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        # A process of its own answers at once, while this one answers requests to S3.
+        multiprocessing.get_context("fork").Process(target=server.serve_forever).start()
     ThreadedMotoServer(ip_address=GATEWAY, port=PORT, verbose=False).start()
     # Stored directly, since a request for each of the hundreds of files takes milliseconds.
     s3 = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]

@@ -115,7 +115,7 @@ KEY_ARN = _form(
 )
 TRAINING_PLAN_ARN = _form(
     r"^arn:aws:sagemaker:[a-z0-9-]+:\d{12}:training-plan/[a-zA-Z0-9](-*[a-zA-Z0-9]){0,63}$",
-    "a plan is given by its ARN, which `aws sagemaker list-training-plans` prints",
+    "a plan is given by its ARN, which `make plans-list` prints",
     (
         "arn:aws:sagemaker:us-east-1:123456789012:training-plan/esm2-p5",
         "arn:aws:sagemaker:us-west-2:123456789012:training-plan/esm2-trn2",

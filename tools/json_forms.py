@@ -180,6 +180,9 @@ DEPLOYMENT_COMMANDS: Mapping[str, Command] = {
             "cluster_usd.low": "USD for the whole cluster in that time; null without a known price",
             "cluster_usd.high": "the same at the lower speed; null without a known price",
             "save_every_seconds": "recommended time between checkpoints",
+            "memory_states_bytes": "bytes of a node for states in memory, at most; 0 if the run keeps none",
+            "memory_states_usable_bytes": "bytes of a node that they can use; null if the run keeps none. If "
+            "they need more, none are kept",
         },
     ),
     "prices": Command(

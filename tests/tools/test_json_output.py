@@ -105,6 +105,9 @@ def test_plans_of_runs_that_fit_and_that_do_not(run_json: RunJson) -> None:
     result = fits["result"]
     assert 0 < result["hours"]["low"] <= result["hours"]["high"]
     assert 0 < result["nodes_usd"]["low"] < result["cluster_usd"]["low"]
+    assert 0 < result["memory_states_bytes"] < result["memory_states_usable_bytes"]
+    alone = run_json(plan.main, *options, change, "--nodes", "1")["result"]
+    assert alone["memory_states_bytes"] == 0 and alone["memory_states_usable_bytes"] is None
 
 
 def test_differences_of_two_templates(tmp_path: Path, run_json: RunJson) -> None:

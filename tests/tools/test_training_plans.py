@@ -189,6 +189,13 @@ def test_search_and_list_as_json(market: Market, run_json: RunJson) -> None:
     assert listed[0]["capacity"] == "8 * ml.p5.48xlarge in use1-az6"
 
 
+def test_a_list_has_the_arns_for_the_cluster_file(
+    market: Market, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert market.run("list") == 0
+    assert f"  {market.plans[0]['TrainingPlanArn']}\n" in capsys.readouterr().out
+
+
 def test_ultraservers_are_searched_by_their_own_type(market: Market) -> None:
     words = ("--type", "ml.u-p6e-gb200x72", "--nodes", "1", "--days", "7")
     assert market.run("search", *words) == 0
@@ -265,7 +272,9 @@ def test_no_pipeline_and_no_script_buys(
     words: tuple[str, ...], market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: False))
-    with pytest.raises(ValueError, match="no terminal in which a person types the amount"):
+    with pytest.raises(
+        ValueError, match="standard input is no terminal; a person types the amount"
+    ):
         market.run(*words)
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
     monkeypatch.setenv("CI", "true")
@@ -345,6 +354,8 @@ def test_an_extension_is_bought_once(market: Market, capsys: pytest.CaptureFixtu
         (("search", "--type", "ml.g5.8xlarge", *SEARCH[2:]), "TYPE: got .*plans reserve ml.p4d"),
         (("search", *SEARCH[:2], "--nodes", "0", *SEARCH[4:]), "NODES: got 0"),
         (("search", *SEARCH[:4], "--days", "0"), "DAYS: got 0; expected a positive number"),
+        (("search", *SEARCH[:4], "--days", "nan"), "DAYS: got nan; expected a positive number"),
+        (("search", *SEARCH[:4], "--days", "inf"), "DAYS: got inf; expected a positive number"),
         (("search", *SEARCH, "--until", "2020-01-01"), "must be after the earliest start now"),
         (("search", *SEARCH, "--since", "soon"), "SINCE: got .*expected a date"),
         (("search", "--plan", "absent"), "no plan .*absent"),

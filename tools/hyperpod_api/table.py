@@ -17,22 +17,29 @@ _BATCH_IDS = "for nodes without an instance id, which run no jobs yet"
 _BATCHES = "DeploymentConfig.RollingUpdatePolicy"
 _SEARCH = "make plans-search"
 _BUY = "make plans-buy"
+_PATCH = "make patch"
+_LIST_PLANS = "make plans-list"
 _EXTENSIONS = "the project's own exporters measure Slurm (docs/slurm-metrics.md has the reasons)"
 _ATTACHED = (
     "nodes have the volumes and interfaces of their group, so that a replacement has them too"
 )
 
 
-def _rolling(path: str) -> Entries:
-    """Return the entries of a DeploymentConfig at a path, which a group's rolling_update sets."""
+def _rolling(parent: str = "") -> Entries:
+    """Return the entries of a DeploymentConfig, which a group's rolling_update sets.
+
+    Args:
+        parent: path of the structure that contains it; empty for the request itself.
+    """
     section = "instance_groups.rolling_update"
+    prefix = f"{parent}." if parent else ""
     return {
-        f"{path}.{_BATCHES}.MaximumBatchSize.Type": fixed("the unit of the field that is set"),
-        f"{path}.{_BATCHES}.MaximumBatchSize.Value": field(f"{section}.max_nodes"),
-        f"{path}.{_BATCHES}.RollbackMaximumBatchSize.Type": fixed("as MaximumBatchSize"),
-        f"{path}.{_BATCHES}.RollbackMaximumBatchSize.Value": fixed("as MaximumBatchSize"),
-        f"{path}.DeploymentConfig.WaitIntervalInSeconds": field(f"{section}.wait_seconds"),
-        f"{path}.DeploymentConfig.AutoRollbackConfiguration[].AlarmName": field(
+        f"{prefix}{_BATCHES}.MaximumBatchSize.Type": fixed("the unit of the field that is set"),
+        f"{prefix}{_BATCHES}.MaximumBatchSize.Value": field(f"{section}.max_nodes"),
+        f"{prefix}{_BATCHES}.RollbackMaximumBatchSize.Type": fixed("as MaximumBatchSize"),
+        f"{prefix}{_BATCHES}.RollbackMaximumBatchSize.Value": fixed("as MaximumBatchSize"),
+        f"{prefix}DeploymentConfig.WaitIntervalInSeconds": field(f"{section}.wait_seconds"),
+        f"{prefix}DeploymentConfig.AutoRollbackConfiguration[].AlarmName": field(
             f"{section}.rollback_alarms"
         ),
     }
@@ -115,7 +122,13 @@ REQUESTS: Mapping[str, Entries] = {
     "DescribeCluster": {WHOLE: command("make connect")},
     "ListClusters": {WHOLE: command("make connect")},
     "DeleteCluster": {WHOLE: command("make destroy")},
-    "UpdateClusterSoftware": {WHOLE: command("make patch")},
+    "UpdateClusterSoftware": {
+        "ClusterName": command(_PATCH),
+        f"{_GROUP}.InstanceGroupName": command(_PATCH),
+        f"{_GROUP}.ImageReleaseVersion": command(_PATCH),
+        **_rolling(),
+        "ImageId": field("instance_groups.image_id"),
+    },
     "ListClusterNodes": {WHOLE: command("make connect ARGS=--list")},
     "DescribeClusterNode": {WHOLE: left_out("ListClusterNodes has what the commands need")},
     "BatchAddClusterNodes": {
@@ -180,7 +193,10 @@ REQUESTS: Mapping[str, Entries] = {
         "CreationTimeAfter": left_out("the newest operations are shown at any age"),
         "CreationTimeBefore": left_out("the newest operations are shown at any age"),
     },
-    "DescribeClusterOperation": {WHOLE: command("make status")},
+    "DescribeClusterOperation": {
+        "ClusterName": command("make status"),
+        "OperationId": command("make status"),
+    },
     "CreateClusterExtension": {WHOLE: left_out(_EXTENSIONS)},
     "UpdateClusterExtension": {WHOLE: left_out(_EXTENSIONS)},
     "DeleteClusterExtension": {WHOLE: left_out(_EXTENSIONS)},
@@ -258,8 +274,16 @@ REQUESTS: Mapping[str, Entries] = {
         "Tags[].Key": field("tags"),
         "Tags[].Value": field("tags"),
     },
-    "ExtendTrainingPlan": {WHOLE: command("make plans-extend")},
-    "ListTrainingPlans": {WHOLE: command("make plans-list")},
+    "ExtendTrainingPlan": {"TrainingPlanExtensionOfferingId": command("make plans-extend")},
+    "ListTrainingPlans": {
+        "SortBy": fixed("StartTime"),
+        "SortOrder": fixed("Ascending"),
+        "NextToken": command(_LIST_PLANS),
+        "MaxResults": left_out("all pages are read, in the size that the service chooses"),
+        "StartTimeAfter": left_out("the list has the plans of all dates"),
+        "StartTimeBefore": left_out("the list has the plans of all dates"),
+        "Filters": left_out("the list has the plans of all states"),
+    },
     "DescribeTrainingPlanExtensionHistory": {WHOLE: command("make plans-extend")},
     "DescribeReservedCapacity": {WHOLE: left_out("DescribeTrainingPlan has what preflight needs")},
     "ListUltraServersByReservedCapacity": {

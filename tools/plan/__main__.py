@@ -3,6 +3,7 @@
 The exit status is 1 if the run does not fit into the GPUs' memory.
 """
 
+import argparse
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,43 +39,7 @@ class Span:
 
 
 def main() -> int:
-    parser = cluster_parser("Plan a run on a cluster: memory, time, cost and checkpoints.")
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="run file")
-    parser.add_argument("--group", help="instance group (default: the one with the most GPUs)")
-    parser.add_argument("--nodes", type=int, help="number of nodes of the group (default: all)")
-    parser.add_argument(
-        "--mfu", type=float, help="share of the GPUs' peak to assume, for example 0.4"
-    )
-    parser.add_argument(
-        "--measured", type=Path, metavar="FILE", help="results.json of a run on the same GPUs"
-    )
-    parser.add_argument(
-        "--failure-hours", type=float, help="hours between failures of the job, if known"
-    )
-    parser.add_argument(
-        "--proteins",
-        type=int,
-        help="number of proteins of the run (default: of the prepared data or of the named source, if known)",
-    )
-    parser.add_argument(
-        "--network-share",
-        type=float,
-        default=NETWORK_SHARE,
-        help="share of EFA's bandwidth that collectives reach, for the table of scaling (default:"
-        f" {NETWORK_SHARE})",
-    )
-    parser.add_argument(
-        "--co2", action="store_true", help="report emissions, too, from the grid of the region"
-    )
-    parser.add_argument(
-        "overrides", nargs="*", metavar="section.field=value", help="changes of the run file"
-    )
-    add_json_option(parser)
-    options = parser.parse_intermixed_args()
-    _check_number("--mfu", options.mfu, most=1.0)
-    _check_number("--failure-hours", options.failure_hours, most=1e9)
-    _check_number("--network-share", options.network_share, most=1.0)
-    _check_number("--proteins", options.proteins, most=1e12)
+    options = _options()
     config = load_config(options.config, options.overrides)
     cluster = load_cluster(options.cluster)
     place = find_place(cluster, options.group, options.nodes)
@@ -120,8 +85,11 @@ def main() -> int:
     seconds_high = residues / found.residues_per_second_low / useful_share
     seconds_per_step = residues / config.train.max_steps / found.residues_per_second_high
     hours = Span(seconds_low / report.SECONDS_PER_HOUR, seconds_high / report.SECONDS_PER_HOUR)
+    node_memory = report.node_memory(layout, place, cluster)
     _publish_time_and_money(cluster, place, hours)
     publish(
+        memory_states_bytes=node_memory.needed_bytes if node_memory else 0,
+        memory_states_usable_bytes=round(node_memory.usable_bytes) if node_memory else None,
         residues_per_second=asdict(
             Span(found.residues_per_second_low, found.residues_per_second_high)
         ),
@@ -131,7 +99,7 @@ def main() -> int:
         "",
         *report.speed_lines(layout, found, place),
         *report.checkpoint_lines(layout, saving, seconds_per_step),
-        *report.node_memory_lines(layout, place, cluster),
+        *report.node_memory_lines(node_memory),
         *report.time_and_money(
             cluster,
             place,
@@ -144,6 +112,47 @@ def main() -> int:
         sep="\n",
     )
     return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = cluster_parser("Plan a run on a cluster: memory, time, cost and checkpoints.")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="run file")
+    parser.add_argument("--group", help="instance group (default: the one with the most GPUs)")
+    parser.add_argument("--nodes", type=int, help="number of nodes of the group (default: all)")
+    parser.add_argument(
+        "--mfu", type=float, help="share of the GPUs' peak to assume, for example 0.4"
+    )
+    parser.add_argument(
+        "--measured", type=Path, metavar="FILE", help="results.json of a run on the same GPUs"
+    )
+    parser.add_argument(
+        "--failure-hours", type=float, help="hours between failures of the job, if known"
+    )
+    parser.add_argument(
+        "--proteins",
+        type=int,
+        help="number of proteins of the run (default: of the prepared data or of the named source, if known)",
+    )
+    parser.add_argument(
+        "--network-share",
+        type=float,
+        default=NETWORK_SHARE,
+        help="share of EFA's bandwidth that collectives reach, for the table of scaling (default:"
+        f" {NETWORK_SHARE})",
+    )
+    parser.add_argument(
+        "--co2", action="store_true", help="report emissions, too, from the grid of the region"
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="section.field=value", help="changes of the run file"
+    )
+    add_json_option(parser)
+    options = parser.parse_intermixed_args()
+    _check_number("--mfu", options.mfu, most=1.0)
+    _check_number("--failure-hours", options.failure_hours, most=1e9)
+    _check_number("--network-share", options.network_share, most=1.0)
+    _check_number("--proteins", options.proteins, most=1e12)
+    return options
 
 
 def _publish_time_and_money(cluster: AnyCluster, place: Place, hours: Span) -> None:

@@ -133,28 +133,44 @@ def checkpoint_lines(layout: Layout, found: Checkpoints, seconds_per_step: float
     ]
 
 
-def node_memory_lines(layout: Layout, place: Place, cluster: AnyCluster) -> list[str]:
-    """Return lines about the states that a run keeps in the memory of its nodes; none if it keeps none.
+@dataclass(frozen=True)
+class NodeMemory:
+    """Memory of a node for the states that a run keeps there."""
+
+    needed_bytes: int
+    usable_bytes: float
+    kind: str
+    """Memory that is meant, as ``of each node``."""
+
+
+def node_memory(layout: Layout, place: Place, cluster: AnyCluster) -> NodeMemory | None:
+    """Return the memory of a node for the states that a run keeps there; None if it keeps none.
 
     Jobs on Neuron devices keep none, and on EKS only jobs of clusters with ``memory_states``.
     """
     if place.hardware.is_neuron:
-        return []
+        return None
     size = place.hardware.memory_gib * place.nodes_paid / place.num_nodes
     kind = "of this share of a node" if place.gpu_slice else "of each node"
     is_managed = False
     if isinstance(cluster, EksCluster):
         if cluster.memory_states is None:
-            return []
+            return None
         if cluster.managed_memory_percent:
             is_managed = True
             size *= cluster.managed_memory_percent / 100
             kind = "of each node for HyperPod's managed tier, whose own copies are not counted"
     needed = node_memory_bytes(layout, num_nodes=place.num_nodes, is_managed=is_managed)
-    if not needed:
+    return NodeMemory(needed, size * GIB, kind) if needed else None
+
+
+def node_memory_lines(found: NodeMemory | None) -> list[str]:
+    """Return lines about the states that a run keeps in the memory of its nodes; none if it keeps none."""
+    if found is None:
         return []
-    line = f"states in memory: up to {_size(needed)} of the {size:g} GiB {kind}"
-    if needed > size * GIB:
+    usable = f"{found.usable_bytes / GIB:g} GiB {found.kind}"
+    line = f"states in memory: up to {_size(found.needed_bytes)} of the {usable}"
+    if found.needed_bytes > found.usable_bytes:
         line += (
             "; that is too much, so none are kept: ARGS=train.memory_checkpoint_steps=0 is the same"
         )

@@ -5,6 +5,7 @@ terminal. The exit status is 1 if it is not known whether the service has carrie
 """
 
 import argparse
+import math
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -99,7 +100,8 @@ def _list(cluster: AnyCluster, session: boto3.Session, options: argparse.Namespa
     publish(region=cluster.region, plans=[plan.as_json() for plan in found])
     if found:
         print(format_table(plans.HEADER, [plan.row() for plan in found]))
-        print("\nTimes are in UTC.")
+        print("\nTimes are in UTC. Values of training_plan_arn in the cluster file:")
+        print("\n".join(f"  {plan.arn}" for plan in found))
     else:
         print(f"{cluster.region}: the account has no training plans")
     return 0
@@ -242,10 +244,10 @@ def _required(variable: str, value: Any) -> Any:
 def _hours(days: float | None) -> int | None:
     if days is None:
         return None
-    hours = round(days * HOURS_PER_DAY)
-    if hours < 1:
+    # argparse's float also reads nan and inf.
+    if not math.isfinite(days) or round(days * HOURS_PER_DAY) < 1:
         raise ValueError(f"DAYS: got {days:g}; expected a positive number, such as 14")
-    return hours
+    return round(days * HOURS_PER_DAY)
 
 
 def _existing_plan(sagemaker: Any, name: str) -> Plan:

@@ -36,7 +36,8 @@ def refuse_without_person() -> None:
         )
     if not sys.stdin.isatty():
         raise ValueError(
-            "there is no terminal in which a person types the amount, and no option replaces it"
+            "standard input is no terminal; a person types the amount, and no option replaces it. Repeat the "
+            "command in a terminal"
         )
 
 

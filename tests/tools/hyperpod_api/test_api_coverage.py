@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 from botocore.loaders import create_loader
 
+from config.cluster import RollingUpdate
+from config.slurm_cluster import SlurmInstanceGroup
 from tests.stacks.eks_variants import eks_variant_templates
 from tests.stacks.synthesized import resources
 from tests.stacks.variants import variant_templates
 from tools.hyperpod_api.__main__ import END, PAGE, START, main, news, with_tables
-from tools.hyperpod_api.coverage import Way, differences
+from tools.hyperpod_api.coverage import WHOLE, Way, differences
 from tools.hyperpod_api.members import (
     CDK_MODULE,
     Member,
@@ -28,6 +30,7 @@ from tools.hyperpod_api.members import (
 )
 from tools.hyperpod_api.table import CREATED_BY, REQUESTS
 from tools.make_variables import TARGETS
+from tools.nodes.patch import Update, update_request
 
 REPOSITORY = Path(__file__).parents[3]
 CLUSTER = "AWS::SageMaker::Cluster"
@@ -102,6 +105,28 @@ def _set_members(value: Any, path: str = "") -> Iterator[str]:
             yield from _set_members(item, f"{path}[]") if is_structure else [path]
     else:
         yield path
+
+
+def test_requests_that_change_something_list_their_members() -> None:
+    """A new member of such a request needs an entry, unless the project never sends the request."""
+    changing = ("Create", "Update", "Extend", "Batch", "Start", "Move", "Attach", "Detach")
+    whole = {
+        name: entries[WHOLE].way
+        for name, entries in REQUESTS.items()
+        if name.startswith(changing) and WHOLE in entries
+    }
+    assert whole
+    assert set(whole.values()) == {Way.LEFT_OUT}
+
+
+def test_a_patch_sets_what_the_table_says() -> None:
+    batches = RollingUpdate(max_nodes=2, wait_seconds=60, rollback_alarms=["gpu-errors"])
+    group = SlurmInstanceGroup(
+        name="workers", role="worker", instance_type="ml.g5.8xlarge", num_instances=2
+    )
+    update = Update([group], image_id="ami-0123456789abcdef0", release="1.2.3", batches=batches)
+    found = set(_set_members(update_request("esm2-slurm", update)))
+    assert found == set(REQUESTS["UpdateClusterSoftware"])
 
 
 LABELS = "InstanceGroups[].KubernetesConfig.Labels"

@@ -45,6 +45,7 @@ from tools.plan.report import (
     GRID_FILE,
     energy_kwh,
     grid_grams_per_kwh,
+    node_memory,
     node_memory_lines,
     time_and_money,
 )
@@ -412,7 +413,8 @@ def test_states_in_memory_on_eks_are_those_of_the_cluster_file(
 ) -> None:
     cluster = EksCluster.model_validate(document("eks-p5", {"memory_states": memory_states}))
     layout = layout_on(load_config(CONFIGS / "esm2_650m.yaml"), 64)
-    assert node_memory_lines(layout, find_place(cluster, None, None), cluster) == expected
+    found = node_memory(layout, find_place(cluster, None, None), cluster)
+    assert node_memory_lines(found) == expected
 
 
 def test_a_small_plan_shows_no_zeros(plan: Plan) -> None:

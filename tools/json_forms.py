@@ -11,8 +11,7 @@ from seqlm.training.command_line import INTERRUPTED, OUTPUT_CLOSED, USAGE_ERROR
 
 DONE = 0
 COMMON_STATUSES = {
-    USAGE_ERROR: "wrong usage, a wrong file, or a refusal of AWS or the scheduler; `error`, or `lines` of"
-    " jobs on Slurm, has the message",
+    USAGE_ERROR: "wrong usage, a wrong file, or a refusal of AWS or the scheduler; `error` has the message",
     INTERRUPTED: "interrupted by Ctrl-C",
     OUTPUT_CLOSED: "the reader of the output, such as `head`, closed it before the command ended",
 }
@@ -85,7 +84,7 @@ USED = {
 """Fields of hours and their cost."""
 REPORTED = {"gpu": "GPUs", "neuron_core": "NeuronCores", "vcpu": "processors"}
 """Resources of AWS's usage report."""
-SLURM_FAILED = "Slurm does not answer"
+SLURM_FAILED = "Slurm does not answer; `error` has its message"
 JOBS_SUBMIT = "make train-fsdp --silent CONFIG=esm2_650m TARGET=slurm SUBMIT=--json"
 CLUSTER = {"cluster": "name of the cluster", "region": "AWS region"}
 OFFERING = {

@@ -25,7 +25,7 @@ _STDOUT = 1
 _STDERR = 2
 
 
-@dataclass(frozen=True)
+@dataclass
 class Document:
     """Result of a command that runs with ``--json``."""
 
@@ -33,11 +33,19 @@ class Document:
     """Name of the command, a key of ``COMMANDS``."""
     result: dict[str, Any]
     """Values of the command's fields; null as long as the command has not found them."""
+    error: str | None = None
+    """Message about an error that the command has printed itself."""
     printed: "_Printed" = field(default_factory=lambda: _Printed())
 
     def as_text(self, *, exit_status: int, error: str | None) -> str:
-        """Return the document as JSON text."""
-        return json_document(self.command, self.result, exit_status=exit_status, error=error)
+        """Return the document as JSON text.
+
+        Args:
+            exit_status: exit status of the command.
+            error: message about the error that ended the command, in place of one that it has printed.
+        """
+        message = self.error if error is None else error
+        return json_document(self.command, self.result, exit_status=exit_status, error=message)
 
 
 class _Printed(io.TextIOBase):
@@ -95,6 +103,13 @@ def publish(**fields: Any) -> None:
         if name not in document.result:
             raise KeyError(f"tools/json_forms.py has no field {name} of {document.command}")
     document.result.update(fields)
+
+
+def publish_error(message: str) -> None:
+    """Set the error of the document if the command prints it itself; without ``--json``, do nothing."""
+    document = _DOCUMENT.get()
+    if document is not None:
+        document.error = message
 
 
 def publish_lines(name: str) -> None:

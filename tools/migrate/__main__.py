@@ -7,6 +7,8 @@ continues where an earlier one was interrupted, and copies again what has change
 """
 
 import argparse
+import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from tools.migrate.steps import Found, open_side, plan_steps
 from tools.nodes.node_session import check_programs
 
 CLUSTERS = Path("clusters")
+NAME_LINE = re.compile(r"""^name: *["']?([\w-]+)""", re.MULTILINE)
+"""Line of a cluster file with the cluster's name."""
 SOMETHING_LEFT = 1
 """Exit status if something is left to copy or to add."""
 
@@ -118,14 +122,19 @@ def _file(variable: str, word: str) -> Path:
     path = Path(word)
     if path.suffix or path.exists():
         return path
-    found = [
-        file
-        for file in sorted(CLUSTERS.glob("*.yaml"))
-        if f"name: {word}" in file.read_text().splitlines()
-    ]
-    if len(found) != 1:
+    by_name: dict[str, list[Path]] = defaultdict(list)
+    for file in sorted(CLUSTERS.glob("*.yaml")):
+        for name in NAME_LINE.findall(file.read_text()):
+            by_name[name].append(file)
+    found = by_name.get(word, [])
+    if not found:
         raise ValueError(
-            f"{variable}: got {word}; {len(found)} files in {CLUSTERS} have this name. Name the file"
+            f"{variable}: got {word}; the files in {CLUSTERS} have the names {', '.join(sorted(by_name))}; "
+            "name one of these, or a file"
+        )
+    if len(found) > 1:
+        raise ValueError(
+            f"{variable}: got {word}; {', '.join(map(str, found))} have this name; name one of these files"
         )
     return found[0]
 

@@ -38,14 +38,15 @@ def parse_period(since: str, until: str, now: datetime) -> Period:
     """
     end = parse_date("UNTIL", until) if until else now
     start = parse_date("SINCE", since) if since else _month_of(end - timedelta(seconds=1))
+    # First, because without UNTIL the end is now, which the user has not typed.
+    if start >= now:
+        raise ValueError(
+            f"SINCE: got {as_text(start)}, which is not before now, {as_text(now)}; give an earlier date"
+        )
     if start >= end:
         raise ValueError(
             f"SINCE, UNTIL: got {as_text(start)} and {as_text(end)}; SINCE must be before UNTIL, which is "
             "excluded. November is SINCE=2026-11-01 UNTIL=2026-12-01"
-        )
-    if start >= now:
-        raise ValueError(
-            f"SINCE: got {as_text(start)}, which is not before now, {as_text(now)}; give an earlier date"
         )
     return Period(int(start.timestamp()), int(end.timestamp()))
 

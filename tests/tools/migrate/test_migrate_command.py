@@ -111,7 +111,10 @@ def test_lines_that_the_new_file_lacks(
     ("words", "message"),
     [
         ((), "FROM: name a cluster or its file"),
-        (("--from", "none"), "FROM: got none; 0 files in clusters have this name"),
+        (
+            ("--from", "none"),
+            "FROM: got none; the files in clusters have the names esm2-eks, .*esm2-slurm",
+        ),
         (("--from", "esm2-slurm", "--to", "clusters/slurm.yaml"), "both are esm2-slurm"),
     ],
 )

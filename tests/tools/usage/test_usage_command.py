@@ -64,6 +64,7 @@ def test_dates(since: str, until: str, expected: tuple[str, str]) -> None:
         ("2026-11-01", "tomorrow", "UNTIL: got 'tomorrow'; expected"),
         ("2026-11-03", "2026-11-03", "got 2026-11-03 00:00 and 2026-11-03 00:00; SINCE must be"),
         ("2026-12-01", "2026-12-02", "SINCE: got 2026-12-01 00:00, which is not before now"),
+        ("2027-12-01", "", "SINCE: got 2027-12-01 00:00, which is not before now"),
     ],
 )
 def test_bad_dates_are_refused(since: str, until: str, message: str) -> None:

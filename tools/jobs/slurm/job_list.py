@@ -46,14 +46,14 @@ def read_status(lines: Iterable[str]) -> JobList:
     """Return the jobs and runs in the text. A run without a state has ended."""
     rest = iter(lines)
     queue = list(takewhile(bool, rest))
-    return JobList(list(_queued(queue[1:])), list(_followed(rest)))
+    return JobList(list(_queued(queue)), list(_followed(rest)))
 
 
 def _queued(rows: Iterable[str]) -> Iterator[QueuedJob]:
     for row in rows:
         cells = row.split(maxsplit=NUM_COLUMNS - 1)
-        # The last line may be the number of jobs that are left out.
-        if len(cells) == NUM_COLUMNS and cells[0] != "and":
+        # Other lines are warnings of squeue, its header, and the number of jobs that are left out.
+        if len(cells) == NUM_COLUMNS and cells[0][0].isdigit():
             yield QueuedJob(*cells)
 
 

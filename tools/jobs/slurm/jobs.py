@@ -4,6 +4,7 @@ import argparse
 import getpass
 import json
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -16,7 +17,7 @@ from tools.jobs.scheduler import Scheduler, print_found
 from tools.jobs.slurm.job_list import read_status
 from tools.jobs.slurm.request import SlurmWanted, job_request, job_user, user_folder
 from tools.jobs.work import NamedRun
-from tools.json_output import LAST_LINES, publish, publish_lines
+from tools.json_output import LAST_LINES, publish, publish_error, publish_lines
 from tools.nodes.activity import print_activity
 from tools.nodes.head_node import find_head_node, slurm_is_here
 from tools.nodes.node_session import BrokenSession
@@ -133,10 +134,12 @@ class SlurmJobs(Scheduler):
             status = head.run(user, [*program, options.job], show)
         except BrokenSession as error:
             raise ValueError(f"{error}; the jobs continue") from None
-        if command == "status":
-            publish(**asdict(read_status(said)))
-        else:
+        if status:
+            publish_error(_failure(said))
+        if command != "status":
             publish_lines("lines")
+        elif not status:
+            publish(**asdict(read_status(said)))
         # Nodes have no permission to read the cluster's operations and events, and training plans.
         if command == "status" and not head.is_here:
             print_activity(self._cluster, options.profile)
@@ -147,3 +150,9 @@ class SlurmJobs(Scheduler):
         """Return the jobs' user, and their folder."""
         user = job_user(self._cluster, options.user, getpass.getuser() if slurm_is_here() else None)
         return user, options.folder or user_folder(self._cluster, user)
+
+
+def _failure(lines: Iterable[str]) -> str:
+    """Return the message about an error in the output of a program that failed, which is its last line."""
+    *_, last = ["it printed no message", *filter(str.strip, lines)]
+    return last.removeprefix("error: ")

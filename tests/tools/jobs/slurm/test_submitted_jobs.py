@@ -145,6 +145,21 @@ def test_status_as_json(place: Place, run_json: RunJson) -> None:
     assert json.loads(oldest["metrics"])["step"] == 5 and oldest["log"] == "[now] log of 7"
 
 
+def test_a_failure_of_slurm_as_json(place: Place, run_json: RunJson) -> None:
+    (place.bin / "squeue").write_text(f"#!/bin/sh\necho 'squeue: error: {DOWN}' >&2\nexit 1\n")
+    document = run_json(command.main, "status", "--folder", str(place.folder))
+    assert document["exit_status"] == 1
+    assert document["error"] == f"squeue: error: {DOWN}"
+    assert document["result"]["jobs"] is None
+
+
+def test_warnings_of_slurm_are_no_jobs(place: Place, run_json: RunJson) -> None:
+    warning = "squeue: warning: a plugin is missing here now"
+    (place.bin / "queue").write_text(f"{warning}\n{QUEUE}")
+    result = run_json(command.main, "status", "--folder", str(place.folder))["result"]
+    assert [job["job"] for job in result["jobs"]] == ["12", "13"]
+
+
 def test_status_of_many_jobs_fits_on_two_screens(place: Place, run: Run) -> None:
     place.queue(60)
     assert len(run("status")[1].splitlines()) == 61
@@ -209,6 +224,9 @@ def test_cancel_as_json(place: Place, run_json: RunJson) -> None:
     place.state("PENDING")
     document = run_json(command.main, "cancel", "12", "--folder", str(place.folder))
     assert "job 12 was not running and is cancelled" in document["result"]["lines"]
+    unknown = run_json(command.main, "cancel", "99", "--folder", str(place.folder))
+    assert unknown["exit_status"] == 2
+    assert unknown["error"].startswith("no job 99 was submitted from ")
     unnamed = run_json(command.main, "cancel", "--folder", str(place.folder))
     assert unnamed["exit_status"] == 2 and "name the job" in unnamed["error"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER  # type: ignore[import-untyped]
 
 from tools.command_line import run_command
-from tools.hyperpod_api.coverage import WHOLE, Entry, Way, covering_path, differences
+from tools.hyperpod_api.coverage import WHOLE, Entries, Entry, Way, covering_path, differences
 from tools.hyperpod_api.members import (
     Member,
     Property,
@@ -70,18 +70,24 @@ def _table(
     properties: Mapping[str, Property] | None,
 ) -> str:
     if properties is None:
-        lines = ["| member | set by |", "|---|---|"]
-    else:
-        lines = ["| member | set by | in CloudFormation |", "|---|---|---|"]
+        return _short_table(REQUESTS[name])
+    lines = ["| member | set by | in CloudFormation |", "|---|---|---|"]
     covered: dict[str, list[Member]] = defaultdict(list)
     for member in requests[name]:
         covered[covering_path(member, REQUESTS[name]) or WHOLE].append(member)
     for path, entry in REQUESTS[name].items():
-        cells = [f"`{path}`", _cell(entry)]
-        if properties is not None:
-            cells.append(_mark(path, covered[path], properties))
-        lines.append(f"| {' | '.join(cells)} |")
+        mark = _mark(path, covered[path], properties)
+        lines.append(f"| `{path}` | {_cell(entry)} | {mark} |")
     return "\n".join(lines)
+
+
+def _short_table(entries: Entries) -> str:
+    """Return the table of a request that CloudFormation lacks, with a row for each way to set members."""
+    paths: dict[str, list[str]] = defaultdict(list)
+    for path, entry in entries.items():
+        paths[_cell(entry)].append(f"`{path}`")
+    rows = [f"| {', '.join(found)} | {cell} |" for cell, found in paths.items()]
+    return "\n".join(["| members | set by |", "|---|---|", *rows])
 
 
 def _cell(entry: Entry) -> str:

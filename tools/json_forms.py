@@ -574,7 +574,7 @@ RUN_COMMANDS: Mapping[str, Command] = {
         typed='make compare --silent ARGS="<run> <run> --json"',
     ),
 }
-"""Commands of `seqlm`. After an error they print no document, and the message is on standard error."""
+"""Commands of `seqlm`. Unknown options, and errors of a file system, end them without a document."""
 
 
 def top_level(fields: Mapping[str, str]) -> list[str]:

@@ -19,7 +19,10 @@ from tools.json_forms import (
 DEPLOYMENT_PAGE = Path("docs/json.md")
 OPERATION_PAGE = Path("docs/json-operations.md")
 CAPACITY_PAGE = Path("docs/json-capacity.md")
-AFTER_ERRORS = "After an error, they print no document, and the message is on standard error."
+AFTER_ERRORS = (
+    "Unknown options, and errors of a file system, end them without a document. The message is then on "
+    "standard error alone."
+)
 EVERY_COMMAND = {**COMMANDS, **RUN_COMMANDS}
 START = "<!-- commands -->"
 END = "<!-- /commands -->"

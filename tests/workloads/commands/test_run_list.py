@@ -15,6 +15,7 @@ import yaml
 from seqlm.__main__ import OTHERS
 from seqlm.commands.run_list import MAX_LISTED
 from seqlm.training.data.locks import try_lock
+from tools.json_forms import RUN_COMMANDS, top_level
 
 Capture = pytest.CaptureFixture[str]
 STOP = {"kind": "event", "step": 7, "event": "stopped by SIGTERM"}
@@ -212,6 +213,28 @@ def test_the_comparison_is_a_table_and_a_page(
     assert "<svg" in text
     assert "optim.lr" in text
     assert "7,500,000" in text
+
+
+def test_a_page_leaves_one_document_on_standard_output(
+    pair: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    page = tmp_path / "compared.html"
+    OTHERS["compare"].main([*pair, "--json", "--page", str(page)])
+    assert json.loads(capsys.readouterr().out)["command"] == "compare"
+    assert page.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "message"),
+    [("runs", "absent", "folder: got 'absent'"), ("compare", "absent", "RUN: got 1 runs")],
+)
+def test_errors_have_a_document(name: str, word: str, message: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        OTHERS[name].main([word, "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert (document["command"], document["exit_status"]) == (name, 2)
+    assert document["error"].startswith(message)
+    assert document["result"] == dict.fromkeys(top_level(RUN_COMMANDS[name].fields))
 
 
 def test_runs_of_different_kinds_are_said_to_be(tmp_path: Path, capsys: Capture) -> None:

@@ -15,12 +15,14 @@ from seqlm.training.strict_yaml import read_mapping, shown
 from seqlm.training.tracking.run_log import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from seqlm.training.whole_file import write_whole
 
-from .json_document import json_document
+from .json_document import json_document, json_error
 from .kinds import run_kind
 from .run_list import RUNS_FOLDER
 from .text_table import text_table
 
 LEAST = 2
+JSON_FIELDS = ("fields", "scores", "notes")
+"""Fields of the result with ``--json``."""
 MOST = 6
 """Largest number of compared runs: as many as have a colour in the figure."""
 TITLE_FIELD = "name"
@@ -76,18 +78,20 @@ class Comparison:
 def main(arguments: Sequence[str]) -> None:
     """Print the comparison, and write its page."""
     options = _parser().parse_args(arguments)
-    with one_line_errors():
+    with one_line_errors(), json_error("compare", JSON_FIELDS, is_wanted=options.json):
         if not LEAST <= len(options.runs) <= MOST:
             raise ValueError(
                 f"RUN: got {len(options.runs)} runs; from {LEAST} to {MOST} are compared, so name as many"
             )
         found = _compared(_named(options.runs))
-        if options.json:
-            print(json_document("compare", _as_json(found)))
-        else:
-            _print(found)
         if options.page is not None:
             write_whole(options.page, _page(found))
+        if options.json:
+            # Standard output is the document alone, so it does not name the page.
+            print(json_document("compare", _as_json(found)))
+            return
+        _print(found)
+        if options.page is not None:
             print(options.page)
 
 
@@ -183,11 +187,8 @@ def _as_json(found: Comparison) -> dict[str, Any]:
     def by_run(values: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
         return {name: dict(zip(found.names, row, strict=True)) for name, row in values.items()}
 
-    return {
-        "fields": by_run(found.fields),
-        "scores": by_run(found.scores),
-        "notes": found.notes(),
-    }
+    values = (by_run(found.fields), by_run(found.scores), found.notes())
+    return dict(zip(JSON_FIELDS, values, strict=True))
 
 
 def _page(found: Comparison) -> str:

@@ -2,8 +2,11 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+from seqlm.training.command_line import USAGE_ERROR
 
 VERSION = 1
 """Version of the forms. It rises when a field is removed or changes its meaning, and not for new fields."""
@@ -28,6 +31,24 @@ def json_document(
         "result": _with_nulls(result),
     }
     return json.dumps(found, indent=1, allow_nan=False)
+
+
+@contextmanager
+def json_error(command: str, fields: Sequence[str], *, is_wanted: bool) -> Iterator[None]:
+    """Print the document of a command that a ValueError ends, and pass the error on.
+
+    Args:
+        command: name of the command.
+        fields: fields of its result, which are null after an error.
+        is_wanted: whether to print documents.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if is_wanted:
+            result = dict.fromkeys(fields)
+            print(json_document(command, result, exit_status=USAGE_ERROR, error=str(error)))
+        raise
 
 
 def _with_nulls(value: Any) -> Any:

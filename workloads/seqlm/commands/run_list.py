@@ -23,12 +23,14 @@ from seqlm.training.strict_yaml import read_mapping, shown
 from seqlm.training.tracking.record_file import backwards
 from seqlm.training.tracking.run_log import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, STOPPED
 
-from .json_document import json_document
+from .json_document import json_document, json_error
 from .kinds import RUN_KINDS, run_kind
 from .text_table import ABSENT, text_table
 
 RUNS_FOLDER = Path("runs")
 """Default folder of runs, as in run files."""
+JSON_FIELDS = ("runs", "num_matching", "num_runs")
+"""Fields of the result with ``--json``."""
 MAX_LISTED = 50
 """Runs that are listed without ``--all``."""
 MAX_CONFIG_BYTES = 1 << 16
@@ -65,17 +67,13 @@ class ListedRun:
 def main(arguments: Sequence[str]) -> None:
     """Print the list."""
     options = _parser().parse_args(arguments)
-    with one_line_errors():
+    with one_line_errors(), json_error("runs", JSON_FIELDS, is_wanted=options.json):
         folders = _run_folders(options.folder)
         kept = list(_filtered(folders, options))
         listed = [_listed(path) for path in islice(kept, None if options.all else MAX_LISTED)]
         if options.json:
-            found = {
-                "runs": [asdict(run) for run in listed],
-                "num_matching": len(kept),
-                "num_runs": len(folders),
-            }
-            print(json_document("runs", found))
+            values = ([asdict(run) for run in listed], len(kept), len(folders))
+            print(json_document("runs", dict(zip(JSON_FIELDS, values, strict=True))))
             return
         if listed:
             print(text_table(*_table(listed)))

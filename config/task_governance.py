@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from config import text_forms as forms
+from config.facts.gpu_slices import slices_of
+from config.facts.instance_catalogue import INSTANCE_TYPES
 from config.section import Section
 
 MAX_NAME = 40
@@ -35,6 +37,37 @@ class Quota(Section):
     memory_gib: Amount | None = None
     """Memory in GiB, in place of the proportional share. Without accelerators or slices, memory alone, and
     vCPUs in proportion."""
+
+    @property
+    def nodes(self) -> float:
+        """Share of nodes whose CPUs and memory belong to a quota that does not state them.
+
+        With only one of the two stated, the service allocates the other in proportion (API reference,
+        ComputeQuotaResourceConfig).
+        """
+        instance = INSTANCE_TYPES[self.instance_type]
+        found = slices_of(self.instance_type).get(self.mig_profile or "")
+        if self.num_slices is not None and found:
+            return self.num_slices / found.per_node(instance)
+        if self.num_accelerators is not None:
+            return self.num_accelerators / max(1, instance.num_accelerators)
+        if self.num_instances is not None:
+            return self.num_instances
+        return max((self.vcpus or 0) / instance.vcpus, (self.memory_gib or 0) / instance.memory_gib)
+
+    @property
+    def all_vcpus(self) -> float:
+        """Number of vCPUs of the quota, stated or in proportion."""
+        if self.vcpus is not None:
+            return self.vcpus
+        return self.nodes * INSTANCE_TYPES[self.instance_type].vcpus
+
+    @property
+    def all_memory_gib(self) -> float:
+        """Memory of the quota in GiB, stated or in proportion."""
+        if self.memory_gib is not None:
+            return self.memory_gib
+        return self.nodes * INSTANCE_TYPES[self.instance_type].memory_gib
 
 
 class Team(Section):

@@ -203,12 +203,7 @@ def cpus_and_memory_fit_into_the_cluster(cluster: EksCluster) -> Iterator[Violat
         ):
             if all(getattr(quota, field) is None for quota in quotas):
                 continue
-            amount = sum(
-                _nodes(quota) * of_node
-                if getattr(quota, field) is None
-                else float(getattr(quota, field))
-                for quota in quotas
-            )
+            amount = sum(getattr(quota, f"all_{field}") for quota in quotas)
             if amount > there[name] * of_node:
                 yield Violation(
                     "task_governance.teams",
@@ -305,23 +300,6 @@ def _accelerators_or_instances(quota: Quota) -> int:
     if not per_instance:
         return quota.num_instances or 0
     return (quota.num_instances or 0) * per_instance + (quota.num_accelerators or 0)
-
-
-def _nodes(quota: Quota) -> float:
-    """Return the share of nodes whose CPUs and memory belong to a quota that does not state them.
-
-    With only one of the two stated, the service allocates the other in proportion (API reference,
-    ComputeQuotaResourceConfig).
-    """
-    instance = INSTANCE_TYPES[quota.instance_type]
-    found = slices_of(quota.instance_type).get(quota.mig_profile or "")
-    if quota.num_slices is not None and found:
-        return quota.num_slices / found.per_node(instance)
-    if quota.num_accelerators is not None:
-        return quota.num_accelerators / max(1, instance.num_accelerators)
-    if quota.num_instances is not None:
-        return quota.num_instances
-    return max((quota.vcpus or 0) / instance.vcpus, (quota.memory_gib or 0) / instance.memory_gib)
 
 
 RULES = (

@@ -8,7 +8,7 @@ from config.cluster import BoughtAs
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.facts.gpu_slices import CONFIG_LABEL, STATE_DONE, STATE_LABEL
 from config.resource_names import COMMON_NAMESPACE
-from config.task_governance import BORROW_LIMIT_PERCENT, team_namespace
+from config.task_governance import BORROW_LIMIT_PERCENT, Team, team_namespace
 from config.task_governance import Quota as ComputeAmount
 from seqlm.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob
 from seqlm.runs.stages import STAGES
@@ -197,6 +197,7 @@ def placement_problems(cluster: EksCluster, wanted: EksWanted) -> Iterator[str]:
         wanted = _on_one_slice(wanted)
     if groups:
         yield from _node_problems(cluster, groups, wanted)
+        yield from _quota_problems(cluster, groups, wanted)
 
 
 def _node_problems(
@@ -232,6 +233,62 @@ def _node_problems(
                     f"NODES: got {wanted.nodes}; HyperPod's operator does not change the number of spot "
                     f"nodes, which {group.name} has"
                 )
+
+
+def _quota_problems(
+    cluster: EksCluster, groups: Sequence[EksInstanceGroup], wanted: EksWanted
+) -> Iterator[str]:
+    """Yield why the team's quota never admits the job, apart from its number of nodes or slices."""
+    team = _team_named(cluster, chosen_team(cluster, wanted.team))
+    if team is None:
+        return
+    is_lent = team.sharing == "lend_and_borrow"
+    if not is_lent and not any(found.instance_type in groups[0].types for found in team.quota):
+        yield (
+            f"--team: got {team.name}; its quota has no {groups[0].types_text}, and with sharing: "
+            f"{team.sharing} it borrows none; add a quota of this type, or give another --team or --group"
+        )
+        return
+    place = placement(cluster, groups, wanted)
+    if not place.sizes:
+        return
+    own = _amounts_with_devices(team.quota, place, wanted)
+    limits = _amounts_with_devices(team.borrow_limits, place, wanted)
+    share = place.share(wanted.stage)
+    pods = place.sizes[-1]
+    for field, unit, of_pod in (
+        ("vcpus", "vCPUs", share.cpus),
+        ("memory_gib", "GiB of memory", share.memory_gib),
+    ):
+        # What no amount states is in proportion to the number of nodes or slices.
+        if all(getattr(amount, field) is None for amount in (*own, *limits)):
+            continue
+        amount = sum(getattr(found, f"all_{field}") for found in own)
+        borrowed = sum(getattr(limit, f"all_{field}") for limit in limits)
+        if not limits:
+            borrowed = amount * (team.borrow_limit_percent or BORROW_LIMIT_PERCENT) / 100
+        most = amount + (borrowed if is_lent else 0)
+        if pods * of_pod > most:
+            yield (
+                f"--team: got {team.name}; {pods} pod(s) of the job request {pods * of_pod} {unit}, and the "
+                f"team's quota of {groups[0].types_text} has {amount:g}, {most:g} with all that it may "
+                f"borrow; raise {field} in the cluster file, or use fewer nodes or GPUs"
+            )
+
+
+def _amounts_with_devices(
+    amounts: Sequence[ComputeAmount], place: Placement, wanted: EksWanted
+) -> list[ComputeAmount]:
+    """Return the amounts of a job's instance type that have devices as the job wants them.
+
+    A team without such devices uses what is lent, which only Kueue knows.
+    """
+    of_type = [found for found in amounts if found.instance_type in place.groups[0].types]
+    if not place.accelerators:
+        return of_type
+    if wanted.gpu_slice is not None:
+        return [found for found in of_type if found.mig_profile == wanted.gpu_slice]
+    return [found for found in of_type if found.num_instances or found.num_accelerators]
 
 
 def slice_problems(cluster: EksCluster, group: str | None, gpu_slice: str | None) -> Iterator[str]:
@@ -420,7 +477,7 @@ def _quota(
     cluster: EksCluster, team_name: str | None, group: EksInstanceGroup, wanted: EksWanted
 ) -> Quota | None:
     """Return the nodes or slices of a team's quota, without and with borrowed ones; None without a quota."""
-    team = next((found for found in cluster.teams if found.name == team_name), None)
+    team = _team_named(cluster, team_name)
     if team is None:
         return None
     own = _amount(team.quota, group, wanted)
@@ -441,6 +498,10 @@ def _quota(
     else:
         borrowed = own * (team.borrow_limit_percent or BORROW_LIMIT_PERCENT) // 100
     return Quota(own=own, with_borrowed=own + (borrowed if may_borrow else 0))
+
+
+def _team_named(cluster: EksCluster, name: str | None) -> Team | None:
+    return next((found for found in cluster.teams if found.name == name), None)
 
 
 def _amount(amounts: Sequence[ComputeAmount], group: EksInstanceGroup, wanted: EksWanted) -> int:

@@ -123,6 +123,64 @@ def test_a_team_has_slices_of_its_quota() -> None:
         made(cluster=other, team="proteins", gpu_slice=SLICE)
 
 
+def with_quota(sharing: str, group: str = "p5", **amounts: Any) -> Any:
+    """The P5 cluster, in which the first team has one quota."""
+    cluster = shipped("eks-p5")
+    governance = cluster.task_governance
+    assert governance is not None
+    types = {found.name: found.instance_type for found in cluster.instance_groups}
+    quota = Quota(instance_type=types[group] or "", **amounts)
+    first, *others = governance.teams
+    changed = first.model_copy(
+        update={"quota": [quota], "sharing": sharing, "borrow_limit_percent": None}
+    )
+    return cluster.model_copy(
+        update={"task_governance": governance.model_copy(update={"teams": [changed, *others]})}
+    )
+
+
+@pytest.mark.parametrize(
+    ("cluster", "wanted", "message"),
+    [
+        (
+            with_quota("lend", num_accelerators=8, memory_gib=64),
+            {"nodes": "1"},
+            "1 pod(s) of the job request 1739 GiB of memory, and the team's quota of ml.p5.48xlarge has 64, ",
+        ),
+        (
+            with_quota("lend_and_borrow", num_accelerators=8, vcpus=100),
+            {"nodes": "1"},
+            "request 171 vCPUs, and the team's quota of ml.p5.48xlarge has 100, 150 with all that it may ",
+        ),
+        (
+            with_quota("dont_lend", group="system", vcpus=2),
+            {"stage": "data", "group": "system"},
+            "request 8 vCPUs, and the team's quota of ml.m5.4xlarge has 2, 2 with all",
+        ),
+        (
+            with_quota("lend", group="system", vcpus=8),
+            {"nodes": "1"},
+            "its quota has no ml.p5.48xlarge, and with sharing: lend it borrows none; add a quota",
+        ),
+    ],
+)
+def test_quotas_that_never_admit_a_job(cluster: Any, wanted: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        made(cluster=cluster, team="proteins", **wanted)
+    assert message in str(caught.value)
+
+
+def test_quotas_of_cpus_and_memory_admit_what_fits() -> None:
+    assert made(cluster=with_quota("lend", num_accelerators=8), team="proteins").num_pods == 1
+    ample = with_quota("lend", num_accelerators=8, vcpus=192, memory_gib=2048)
+    assert made(cluster=ample, team="proteins", nodes="1").num_pods == 1
+    borrowing = with_quota("lend_and_borrow", num_accelerators=8, vcpus=120)
+    assert made(cluster=borrowing, team="proteins", nodes="1").num_pods == 1
+    # Its GPUs are lent by others.
+    lent = with_quota("lend_and_borrow", vcpus=8)
+    assert made(cluster=lent, team="proteins", nodes="1").num_pods == 1
+
+
 def test_a_limit_of_borrowing_counts() -> None:
     cluster = shipped("eks-p5")
     governance = cluster.task_governance

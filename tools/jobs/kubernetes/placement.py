@@ -242,8 +242,8 @@ def _quota_problems(
     team = _team_named(cluster, chosen_team(cluster, wanted.team))
     if team is None:
         return
-    is_lent = team.sharing == "lend_and_borrow"
-    if not is_lent and not any(found.instance_type in groups[0].types for found in team.quota):
+    may_borrow = team.sharing == "lend_and_borrow"
+    if not may_borrow and not any(found.instance_type in groups[0].types for found in team.quota):
         yield (
             f"--team: got {team.name}; its quota has no {groups[0].types_text}, and with sharing: "
             f"{team.sharing} it borrows none; add a quota of this type, or give another --team or --group"
@@ -267,7 +267,7 @@ def _quota_problems(
         borrowed = sum(getattr(limit, f"all_{field}") for limit in limits)
         if not limits:
             borrowed = amount * (team.borrow_limit_percent or BORROW_LIMIT_PERCENT) / 100
-        most = amount + (borrowed if is_lent else 0)
+        most = amount + (borrowed if may_borrow else 0)
         if pods * of_pod > most:
             yield (
                 f"--team: got {team.name}; {pods} pod(s) of the job request {pods * of_pod} {unit}, and the "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ FIRST_ENTRIES = 8
 """Entries in the cluster's own stack in this test; there are more in fact."""
 MORE = 8
 """Entries that do not fit into the cluster's own stack."""
+Entry = dict[str, Any]
+Update = Callable[[Sequence[Entry], int], str]
 
 
 def without_the_installer(resources: Resources) -> Resources:
@@ -110,29 +112,71 @@ def changes(stacks: Stacks) -> list[tuple[str, str]]:
     ]
 
 
-def test_no_one_loses_access_when_the_entries_outgrow_the_stack(
-    empty_aws: LocalAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stack_division, "FIRST_ENTRIES", FIRST_ENTRIES)
-    stacks = Stacks(empty_aws)
+def entry_of(name: str) -> Entry:
+    return {"principal_arn": f"arn:aws:iam::123456789012:role/{name}", "level": "view"}
+
+
+@pytest.fixture(scope="module")
+def access() -> list[Entry]:
+    """Entries of the cluster file, and of people who are added to it."""
+    first = [entry.model_dump() for entry in load(FILE).kubernetes.access]
+    more = FIRST_ENTRIES + MORE - len(first)
+    return [*first, *(entry_of(f"person-{number}") for number in range(more))]
+
+
+@pytest.fixture(scope="module")
+def stacks(empty_aws: LocalAws, access: list[Entry]) -> Stacks:
+    """Stacks of an account, with the entries as they were deployed before there were nested stacks."""
+    found = Stacks(empty_aws)
     s3 = empty_aws.client("s3", REGION)
     s3.create_bucket(Bucket=ASSETS, CreateBucketConfiguration={"LocationConstraint": REGION})
-    # The approved template has the entries as they were deployed before there were nested stacks.
+    # The approved template has them.
     golden = json.loads((GOLDEN / "eks-p5" / "EksHyperPodStack.json").read_text())["Resources"]
     deployed = without_the_installer(golden)
-    first = load(FILE).kubernetes.access
-    people = [
-        {"principal_arn": f"arn:aws:iam::123456789012:role/person-{number}", "level": "view"}
-        for number in range(FIRST_ENTRIES + MORE - len(first))
-    ]
-    access = [*(entry.model_dump() for entry in first), *people]
     there = control_plane(CLUSTER) | of_principals(entry["principal_arn"] for entry in access)
-    assert stacks.deploy("of-entries", there) == "CREATE_COMPLETE", stacks.reasons("of-entries")
-    assert stacks.deploy(NAME, deployed) == "CREATE_COMPLETE", stacks.reasons(NAME)
+    assert found.deploy("of-entries", there) == "CREATE_COMPLETE", found.reasons("of-entries")
+    assert found.deploy(NAME, deployed) == "CREATE_COMPLETE", found.reasons(NAME)
+    assert len(load(FILE).kubernetes.access) == len(deployed) == len(changes(found)) > 0
+    return found
 
-    assert len(first) == len(deployed) == len(changes(stacks)) > 0
-    grown = synthesized(tmp_path / "grown", load(FILE, kubernetes={"access": access}), s3)
-    assert stacks.deploy(NAME, grown, kind="UPDATE") == "UPDATE_COMPLETE", stacks.reasons(NAME)
+
+@pytest.fixture
+def update(
+    stacks: Stacks, empty_aws: LocalAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Update:
+    """Return a function that updates the stack to these entries, and returns its status."""
+
+    def run(entries: Sequence[Entry], first_entries: int) -> str:
+        monkeypatch.setattr(stack_division, "FIRST_ENTRIES", first_entries)
+        cluster = load(FILE, kubernetes={"access": list(entries)})
+        s3 = empty_aws.client("s3", REGION)
+        # Each template has another address, as assets have, which are named by their content.
+        folder = tmp_path / f"{tmp_path.name}-{len(list(tmp_path.iterdir()))}"
+        return stacks.deploy(NAME, synthesized(folder, cluster, s3), kind="UPDATE")
+
+    return run
+
+
+def admitted(aws: LocalAws) -> set[str]:
+    found = aws.client("eks", REGION).list_access_entries(clusterName=CLUSTER)["accessEntries"]
+    return set(found)
+
+
+def test_no_one_loses_access_when_the_entries_outgrow_the_stack(
+    stacks: Stacks, access: list[Entry], update: Update
+) -> None:
+    assert update(access, FIRST_ENTRIES) == "UPDATE_COMPLETE", stacks.reasons(NAME)
     found = changes(stacks)
     assert {status for _, status in found} == {"CREATE_COMPLETE"}
     assert len(found) == len(access)
+
+
+def test_an_update_that_would_move_an_entry_changes_no_access(
+    stacks: Stacks, access: list[Entry], empty_aws: LocalAws, update: Update
+) -> None:
+    """CloudFormation creates the entry of a principal who has one already."""
+    update(access, FIRST_ENTRIES)
+    before = admitted(empty_aws)
+    assert {entry["principal_arn"] for entry in access} <= before
+    assert update(access, FIRST_ENTRIES - 1) == "UPDATE_ROLLBACK_COMPLETE"
+    assert admitted(empty_aws) == before

@@ -215,8 +215,9 @@ def choose_streams(
             if stream.last_event_ms >= oldest or stream.instance_id in names
         ]
     else:
-        chosen = [stream for stream in streams if _is_meant(stream, nodes, wanted)]
-        if not chosen and nodes and nodes_meant(nodes, wanted):
+        meant = _ids_meant(nodes, wanted)
+        chosen = [stream for stream in streams if _is_meant(stream, meant, wanted)]
+        if not chosen and meant:
             raise ValueError(f"{wanted} has logged nothing yet; events arrive a minute or two late")
         if not chosen:
             described = [
@@ -231,12 +232,22 @@ def choose_streams(
     return sorted(chosen, key=lambda stream: stream.last_event_ms)
 
 
-def _is_meant(stream: NodeStream, nodes: ClusterNodes | None, wanted: str) -> bool:
-    """Return whether a stream belongs to a wanted node, which may no longer exist."""
-    if wanted in (stream.instance_id, stream.group):
-        return True
-    existing = nodes_meant(nodes, wanted) if nodes else ()
-    return any(stream.instance_id == node.instance_id for node in existing)
+def _ids_meant(nodes: ClusterNodes | None, wanted: str | None) -> frozenset[str]:
+    """Return the instance ids of the existing nodes that are wanted; none if all nodes are."""
+    if nodes is None or wanted is None:
+        return frozenset()
+    return frozenset(node.instance_id for node in nodes_meant(nodes, wanted))
+
+
+def _is_meant(stream: NodeStream, meant: frozenset[str], wanted: str) -> bool:
+    """Return whether a stream belongs to a wanted node, which may no longer exist.
+
+    Args:
+        stream: log stream.
+        meant: result of ``_ids_meant``, which is the same for all streams.
+        wanted: name, host name, instance id or group of nodes.
+    """
+    return wanted in (stream.instance_id, stream.group) or stream.instance_id in meant
 
 
 class Printer:
@@ -299,20 +310,21 @@ def _follow_nodes(
     nodes = read_nodes()
     unknown: set[str] = set()
     """Instances that are not among the nodes, although they were read again for them."""
-    meant = nodes_meant(nodes, wanted) if nodes and wanted else ()
-    groups = {node.group for node in meant}
+    meant = _ids_meant(nodes, wanted)
+    groups = {node.group for node in nodes.nodes if node.instance_id in meant} if nodes else set()
     [group] = groups if len(groups) == 1 else [""]
 
     def read(since_ms: int) -> Iterator[Event]:
-        nonlocal nodes
+        nonlocal meant
         for event in read_new_events(logs, log_group, group, since_ms=since_ms):
             stream = node_stream(event.stream, event.time_ms)
             if stream.instance_id not in printer.names and stream.instance_id not in unknown:
-                nodes = read_nodes()
-                printer.names = names_of(nodes)
+                present = read_nodes()
+                meant = _ids_meant(present, wanted)
+                printer.names = names_of(present)
                 if stream.instance_id not in printer.names:
                     unknown.add(stream.instance_id)
-            if wanted is None or _is_meant(stream, nodes, wanted):
+            if wanted is None or _is_meant(stream, meant, wanted):
                 yield event
 
     def show(event: Event) -> None:

@@ -376,6 +376,26 @@ def test_the_events_of_many_nodes_are_compared_once_each(
     assert per_event[0] == per_event[1] == 1
 
 
+@pytest.mark.parametrize("wanted", ["workers-7", "workers"])
+def test_the_nodes_are_searched_as_often_for_many_logs(
+    wanted: str, aws: AnsweringAws, cloud: Logs, show: Show, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[str] = []
+    search = logs.nodes_meant
+
+    def counted(nodes: logs.ClusterNodes, name: str) -> tuple[Any, ...]:
+        searched.append(name)
+        return search(nodes, name)
+
+    monkeypatch.setattr(logs, "nodes_meant", counted)
+    for count in (30, 300):
+        cloud.streams.clear()
+        _many(aws, cloud, count, failed=0)
+        searched.clear()
+        show(wanted)
+        assert searched == [wanted], count
+
+
 def test_a_name_without_a_log_lists_few_of_many(aws: AnsweringAws, cloud: Logs, show: Show) -> None:
     _many(aws, cloud, 300, failed=0)
     with pytest.raises(ValueError, match=r"workers-10, and 290 more \(ARGS=--all lists them\)$"):

@@ -160,6 +160,16 @@ def test_the_list_reads_only_the_runs_that_it_shows(
     assert set(opened) == {f"run-{number}" for number in range(MAX_LISTED)}
 
 
+@pytest.mark.parametrize(("count", "text"), [(1, "1 run"), (2, "2 runs")])
+def test_the_number_of_runs_is_the_last_line(
+    count: int, text: str, tmp_path: Path, capsys: Capture
+) -> None:
+    for number in range(count):
+        write_run(tmp_path, f"run-{number}", age=number)
+    OTHERS["runs"].main([str(tmp_path)])
+    assert capsys.readouterr().out.splitlines()[-1] == f"{text} in {tmp_path}"
+
+
 def test_a_name_that_controls_the_terminal_is_escaped(tmp_path: Path, capsys: Capture) -> None:
     write_run(tmp_path, "a\x1b[31m")
     OTHERS["runs"].main([str(tmp_path)])

@@ -217,7 +217,8 @@ def _count_line(num_listed: int, num_kept: int, num_runs: int, folder: Path) -> 
     if not num_runs:
         return f"no runs in {folder}; a run begins with make train-ddp, or seqlm train"
     selected = f"{num_kept:,} of {num_runs:,}" if num_kept < num_runs else f"{num_runs:,}"
-    line = f"{selected} runs in {folder}"
+    noun = "run" if num_runs == 1 else "runs"
+    line = f"{selected} {noun} in {folder}"
     if num_listed < num_kept:
         line += f"; the newest {num_listed:,} are listed, --all lists all"
     return line

@@ -7,11 +7,12 @@ can answer. Nor is the process group, which is the part that hangs.
 
 import asyncio
 import contextlib
-import random
 import socket
 import sys
 import threading
 from enum import StrEnum
+
+from seqlm.training.data.pauses import spread
 
 CONNECT_SECONDS = 5.0
 """Longest wait for a connection to the first node."""
@@ -174,8 +175,7 @@ class HangChannel:
                     connection.settimeout(None)
                     _keep_alive(connection)
                     self._read(connection)
-            # The nodes of a step begin together. A random time spreads their tries.
-            self._over.wait(RETRY_SECONDS * random.uniform(0.5, 1.5))
+            self._over.wait(spread(RETRY_SECONDS))
 
     def _read(self, connection: socket.socket) -> None:
         """Send what this node has announced, and take the counts until the connection ends."""

@@ -25,6 +25,7 @@ from seqlm.proteins.reading.counts import Counts
 from seqlm.proteins.reading.policies import Kind
 from seqlm.proteins.reading.rejects import OF_PROTEINS, Reject
 from seqlm.runs.run_file import RunFile
+from seqlm.training.data.pauses import spread
 from seqlm.training.hardware import environment
 from seqlm.training.heartbeat import beat
 from seqlm.training.kernels import KERNELS_FIELD, listed
@@ -51,7 +52,11 @@ from .records import (
 from .repeated_ids import OCCURRENCE, Occurrences, Rows
 
 WAIT_SECONDS = 0.5
-"""Seconds between two looks at the files of the other processes."""
+"""Mean time between the first looks at the files of the other processes."""
+MOST_WAIT_SECONDS = 10.0
+"""Mean time between two looks after a long wait, because thousands of processes may look at the same file."""
+WAIT_SHARE = 0.02
+"""Pause before the next look, as a share of the time waited. It delays a command by one percent."""
 SHORTEST_SECONDS = 1e-9
 """Lower limit of a duration before it divides."""
 
@@ -247,7 +252,7 @@ class Command:
         if not self.here.is_first:
             _await(lambda: self.output.is_finished(key))
             return
-        _await(lambda: all(self._has(part) for part in plan.parts))
+        await_all(self.output.folder / part.file for part in plan.parts)
         self._join(plan, missing, time.monotonic() - started)
 
     def _has(self, part: Planned) -> bool:
@@ -411,6 +416,10 @@ def await_all(files: Iterable[Path]) -> None:
 
 def _await(is_done: Callable[[], bool]) -> None:
     """Wait until the other processes are done; torchrun ends this one if another fails."""
+    waited_seconds = 0.0
     while not is_done():
         beat("waiting for the other processes")
-        time.sleep(WAIT_SECONDS)
+        mean = min(MOST_WAIT_SECONDS, max(WAIT_SECONDS, WAIT_SHARE * waited_seconds))
+        pause = spread(mean)
+        time.sleep(pause)
+        waited_seconds += pause

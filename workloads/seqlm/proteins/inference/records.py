@@ -33,6 +33,7 @@ from seqlm.proteins.reading.policies import Decision, Kind, Reader, decision
 from seqlm.proteins.reading.rejects import RecordError, Reject, rejected, stopped
 from seqlm.runs.run_file import RunFile
 from seqlm.training.data.limits import MIB
+from seqlm.training.data.pauses import spread
 from seqlm.training.data.source_file import note_once
 from seqlm.training.data.table_rows import Problems, Table
 from seqlm.training.data.transfer import BeingFetched, fetch
@@ -149,7 +150,7 @@ def fetched(location: str, downloads: Path) -> list[Path]:
             return fetch(location, downloads, PROTEINS)
         except BeingFetched:
             beat("waiting for a download")
-            time.sleep(POLL_SECONDS)
+            time.sleep(spread(POLL_SECONDS))
 
 
 def records_of(

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
+from .pauses import spread
+
 log = logging.getLogger(__name__)
 
 LOCKS_FOLDER = ".locks"
@@ -27,7 +29,7 @@ LOCKS_FOLDER = ".locks"
 PATIENCE = "ESM2_LOCK_SECONDS"
 """Environment variable with the seconds to wait for a lock that a job's last start may hold; default 0."""
 POLL_SECONDS = 0.5
-"""Time between two attempts to get a lock."""
+"""Mean time between two attempts to get a lock."""
 _NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS}
 """Errors after which the lock is taken in the cache folder as well."""
 _OPENS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -257,7 +259,7 @@ def lock_when_free(target: Path) -> Lock | None:
     try:
         lock = try_lock(target)
         while lock is None and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)
+            time.sleep(spread(POLL_SECONDS))
             lock = try_lock(target)
         # The lock does not show whether the folder of the target can be written.
         tempfile.TemporaryFile(dir=target.parent).close()

@@ -28,6 +28,7 @@ from seqlm.training.heartbeat import beat
 from seqlm.training.whole_file import move_into_place, write_whole
 
 from .locks import try_lock
+from .pauses import spread
 from .remotes import (
     ChangedError,
     FetchError,
@@ -317,8 +318,8 @@ def _transfer(remote: Remote, stream: BinaryIO, partial: Path) -> RemoteState:
             furthest_bytes = max(furthest_bytes, have_bytes)
             if isinstance(error, ChangedError):
                 stream.truncate(0)
-            seconds = FIRST_BACKOFF_SECONDS * 2 ** (failures - 1)
-            log.warning("%s; trying again in %g s", error, seconds)
+            seconds = spread(FIRST_BACKOFF_SECONDS * 2 ** (failures - 1))
+            log.warning("%s; trying again in %.1f s", error, seconds)
             time.sleep(seconds)
 
 

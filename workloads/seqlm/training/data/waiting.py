@@ -3,10 +3,12 @@
 import time
 from collections.abc import Callable
 
+from .pauses import spread
 from .transfer import BeingFetched
 from .workspace import BeingPrepared
 
 POLL_SECONDS = 5.0
+"""Mean time between two looks."""
 
 
 def once(is_done: Callable[[], bool], do: Callable[[], object], when_waiting: str) -> None:
@@ -27,4 +29,4 @@ def once(is_done: Callable[[], bool], do: Callable[[], object], when_waiting: st
             if not has_printed:
                 print(when_waiting, flush=True)
                 has_printed = True
-            time.sleep(POLL_SECONDS)
+            time.sleep(spread(POLL_SECONDS))

@@ -51,7 +51,7 @@ def test_compared_pairs_grow_little_faster_than_the_vectors(num_pairs: list[int]
     for number in (2_000, 16_000):
         known = families(number)
         num_pairs.clear()
-        found = CellSearch(known).nearest(known, 2)
+        found = CellSearch(known.copy()).nearest(known, 2)
         totals.append(sum(num_pairs))
         assert (found.rows[:, 0] == np.arange(number)).mean() > 0.99, "vectors find themselves"
         assert (np.diff(found.distances, axis=1) >= 0).all()
@@ -71,7 +71,7 @@ def test_most_nearest_vectors_are_found() -> None:
     known = families(4_000)
     asked = families(4_300)[4_000:]
     exact = AllPairs(known).nearest(asked, 3)
-    found = CellSearch(known).nearest(asked, 3)
+    found = CellSearch(known.copy()).nearest(asked, 3)
     assert (found.rows[:, 0] == exact.rows[:, 0]).mean() > 0.9
     same = found.rows == exact.rows
     np.testing.assert_allclose(found.distances[same], exact.distances[same], atol=1e-6)
@@ -83,7 +83,7 @@ def test_equal_vectors_are_not_all_compared(
     """They cannot be divided into cells."""
     monkeypatch.setattr(search, "MOST_PER_CELL", 64)
     known = np.repeat(families(20)[:2], 2_000, axis=0)
-    found = CellSearch(known).nearest(known, 2)
+    found = CellSearch(known.copy()).nearest(known, 2)
     assert found.distances.max() < 1e-6
     assert (found.rows < 2_000).tolist() == [[row < 2_000] * 2 for row in range(4_000)]
     assert sum(num_pairs) < 4_000**2 / 10
@@ -95,7 +95,25 @@ def test_few_vectors_are_compared_with_all(monkeypatch: pytest.MonkeyPatch) -> N
     assert expected_pairs(30, 100) == 3_000
     monkeypatch.setattr(search, "MOST_PAIRS", 2_999)
     assert isinstance(search_among(known, 100), CellSearch)
-    assert search_among(known, 100).nearest(known, 2).rows[:, 0].tolist() == list(range(30))
+    assert search_among(known.copy(), 100).nearest(known, 2).rows[:, 0].tolist() == list(range(30))
+
+
+@pytest.mark.usefixtures("num_pairs")
+def test_a_transfer_has_the_known_vectors_in_memory_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MOST_PAIRS", 1)
+    monkeypatch.setattr(search, "KMEANS_SAMPLE", 8)
+    monkeypatch.setattr(search, "CHUNK_NUMBERS", 1 << 14)
+    monkeypatch.setattr(search, "COPIED_FEATURES", 8)
+    num_vectors = 3_000
+    found = np.tile(families(num_vectors), 32)
+    parts = np.split(found, 30)
+    is_reference = np.arange(num_vectors) < num_vectors - len(parts[0])
+    transfer(lambda: parts[:2], is_reference[:200])  # imports what it needs
+    tracemalloc.start()
+    transfer(lambda: parts, is_reference)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1.5 * found.nbytes
 
 
 def test_labels_do_not_depend_on_the_batches() -> None:

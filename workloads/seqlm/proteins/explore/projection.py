@@ -115,30 +115,36 @@ def transfer(
     search = search_among(known, count)
     number = min(2, len(reference))
     first_row = 0
-    for vectors in batches():
-        unit = _unit(vectors)
+    for unit in map(_unit, batches()):
         found = search.nearest(unit, number)
         if first_row == 0:
             _check(search, known, unit, found)
         proteins = np.where(found.rows < 0, -1, reference[found.rows])
         # A protein of the reference finds itself first, so that its second neighbour counts.
-        is_self = proteins[:, 0] == np.arange(first_row, first_row + len(vectors))
+        is_self = proteins[:, 0] == np.arange(first_row, first_row + len(unit))
         column = is_self.astype(int)
         places = np.flatnonzero(column < number)
         nearest[first_row + places] = proteins[places, column[places]]
         closest[first_row + places] = found.distances[places, column[places]]
-        first_row += len(vectors)
+        first_row += len(unit)
+        del unit  # or else it stays in memory while the next vectors are read
     return Transfer(nearest, closest)
 
 
 def _unit_rows(batches: Iterable[Floats], is_chosen: npt.NDArray[np.bool_]) -> Floats:
     """Return the chosen vectors with length 1."""
-    found: list[Floats] = []
+    found = np.empty((0, 0), dtype=np.float32)
     first_row = 0
+    num_found = 0
     for vectors in batches:
-        found.append(_unit(vectors[is_chosen[first_row : first_row + len(vectors)]]))
+        if first_row == 0:
+            shape = (int(is_chosen.sum()), vectors.shape[1])
+            found = np.empty(shape, dtype=np.float32)  # joined parts would be in memory twice
+        some = _unit(vectors[is_chosen[first_row : first_row + len(vectors)]])
+        found[num_found : num_found + len(some)] = some
         first_row += len(vectors)
-    return np.concatenate(found)
+        num_found += len(some)
+    return found
 
 
 def _announce(known: Floats, count: int) -> None:
@@ -160,7 +166,14 @@ def _announce(known: Floats, count: int) -> None:
 
 
 def _check(search: Search, known: Floats, asked: Floats, found: Found) -> None:
-    """Print how often an approximate search finds the nearest vector, for the first ones."""
+    """Print how often an approximate search finds the nearest vector, for the first ones.
+
+    Args:
+        search: search among the known vectors.
+        known: known vectors in any order.
+        asked: query vectors.
+        found: neighbours that the search has found.
+    """
     if isinstance(search, AllPairs):
         return
     number = min(CHECKED_VECTORS, len(asked))

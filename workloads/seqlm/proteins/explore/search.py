@@ -30,8 +30,10 @@ MOST_PER_CELL = 16 * CELL_VECTORS
 KMEANS_PASSES = 8
 KMEANS_SAMPLE = 64
 """Number of vectors per centre from which the centres are computed."""
-CHUNK_NUMBERS = 1 << 24
-"""Products that are in memory at once."""
+CHUNK_NUMBERS = 1 << 22
+"""Products that are in memory at once. The columns of the largest ones take twice their memory."""
+COPIED_FEATURES = 32
+"""Features of all known vectors that are copied at once when their rows are put in order."""
 SEED = 0
 """Seed of the first centres."""
 
@@ -57,7 +59,7 @@ def search_among(known: Floats, num_asked: int) -> Search:
     """Return a search among known vectors, exact if all pairs can be compared.
 
     Args:
-        known: (N, C) vectors of length 1.
+        known: (N, C) vectors of length 1. The search keeps the array, and may put its rows in another order.
         num_asked: number of query vectors.
     """
     if len(known) * num_asked <= MOST_PAIRS:
@@ -114,7 +116,8 @@ class CellSearch(Search):
     """Approximate search in cells.
 
     Args:
-        known: (N, C) vectors of length 1.
+        known: (N, C) vectors of length 1. The search keeps the array, and puts its rows in the order of the
+            cells, because a copy would double the memory.
     """
 
     def __init__(self, known: Floats) -> None:
@@ -142,7 +145,8 @@ class CellSearch(Search):
         """(N,) rows of the known vectors, those of the first cell first."""
         self._bounds = np.cumsum(np.concatenate([[0], *sizes]))
         """(cells + 1,) first row of each cell in this order, and the number of rows."""
-        self._known = known[self._order]
+        _put_in_order(known, self._order)
+        self._known = known
 
     def nearest(self, asked: Floats, number: int) -> Found:
         """Return the ``number`` nearest known vectors of each query vector."""
@@ -150,20 +154,19 @@ class CellSearch(Search):
         rows = np.full((len(asked), number), -1, dtype=np.int64)
         cosines = np.full((len(asked), number), -np.inf, dtype=np.float32)
         # The vectors that look into a cell are compared with all of its vectors in one product.
-        owners = np.repeat(np.arange(len(asked)), cells.shape[1])
         flat = cells.ravel()
         by_cell = np.argsort(flat, kind="stable")
-        wanted, starts = np.unique(flat[by_cell], return_index=True)
-        stops = np.append(starts[1:], len(flat))
-        for cell, start, stop in zip(wanted.tolist(), starts.tolist(), stops.tolist(), strict=True):
-            if cell < 0:
-                continue
+        counts = np.bincount(flat + 1, minlength=len(self._bounds))  # the first one is of no cell
+        ends = np.cumsum(counts)
+        for cell in np.flatnonzero(counts[1:]).tolist():
             first = int(self._bounds[cell])
             last = min(first + MOST_PER_CELL, int(self._bounds[cell + 1]))
             of_cell = self._known[first:last]
-            most_rows = max(1, CHUNK_NUMBERS // len(of_cell))
-            for chunk in range(start, stop, most_rows):
-                some = owners[by_cell[chunk : min(stop, chunk + most_rows)]]
+            # The compared vectors are copied, so that their numbers count as the products do.
+            most_rows = max(1, CHUNK_NUMBERS // max(of_cell.shape))
+            stop = int(ends[cell + 1])
+            for chunk in range(int(ends[cell]), stop, most_rows):
+                some = by_cell[chunk : min(stop, chunk + most_rows)] // cells.shape[1]
                 products = _products(asked[some], of_cell)
                 best = _largest(products, min(number, len(of_cell)))
                 candidates = np.concatenate([rows[some], self._order[first + best]], axis=1)
@@ -175,7 +178,7 @@ class CellSearch(Search):
                 cosines[some] = np.take_along_axis(values, chosen, 1)
         return Found(rows, np.maximum(0, 1 - cosines))
 
-    def _nearest_cells(self, asked: Floats) -> Rows:
+    def _nearest_cells(self, asked: Floats) -> npt.NDArray[np.int32]:
         """Return the cells to look into for each vector, (Q, cells); -1 is none."""
         found = []
         num_groups = min(LOOKED_AT_GROUPS, len(self._groups))
@@ -196,8 +199,15 @@ class CellSearch(Search):
             best = _largest(flat, min(LOOKED_AT_CELLS, flat.shape[1]))
             cells = self._first_cell[np.take_along_axis(groups, best // widest, 1)] + best % widest
             is_cell = np.isfinite(np.take_along_axis(flat, best, 1))
-            found.append(np.where(is_cell, cells, -1))
+            found.append(np.where(is_cell, cells, -1).astype(np.int32))
         return np.concatenate(found)
+
+
+def _put_in_order(vectors: Floats, order: Rows) -> None:
+    """Put the rows of an array in another order, in place."""
+    for first in range(0, vectors.shape[1], COPIED_FEATURES):
+        some = slice(first, first + COPIED_FEATURES)
+        vectors[:, some] = vectors[order, some]
 
 
 def _products(a: Floats, b: Floats) -> Floats:

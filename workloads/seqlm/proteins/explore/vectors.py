@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -84,8 +85,8 @@ class VectorFile:
 
     def batches(self) -> Iterator[Floats]:
         """Yield all vectors in their order, as arrays (rows, C)."""
-        for _, vectors in self._batches([self._column]):
-            yield vectors
+        # A loop would keep each array in memory while the caller works on it, and on what it makes of it.
+        return map(itemgetter(1), self._batches([self._column]))
 
     def batches_with_ids(self) -> Iterator[tuple[list[str], Floats]]:
         """Yield the ids and vectors of all proteins in their order."""
@@ -103,16 +104,15 @@ class VectorFile:
                 numbers = np.asarray(batch.column(self._column).flatten())
                 vectors = numbers.reshape(-1, self.num_features).astype(np.float32)
                 if pending and num_pending + len(vectors) > most_rows:
-                    yield ids, np.concatenate(pending)
+                    yield ids, _joined(pending)
                     ids = []
-                    pending = []
                     num_pending = 0
                 if "id" in columns:
                     ids += batch.column("id").to_pylist()
                 pending.append(vectors)
                 num_pending += len(vectors)
         if pending:
-            yield ids, np.concatenate(pending)
+            yield ids, _joined(pending)
 
     def checked_rows(self, rows: npt.NDArray[np.int64]) -> Floats:
         """Return the vectors of some rows, after a check of all.
@@ -137,3 +137,10 @@ class VectorFile:
                 f"{num_wrong:,} numbers are not finite; give at least two of finite numbers"
             )
         return found
+
+
+def _joined(parts: list[Floats]) -> Floats:
+    """Join arrays, and drop them from the list, which would keep them in memory beside the whole."""
+    whole = np.concatenate(parts)
+    parts.clear()
+    return whole

@@ -233,6 +233,23 @@ def test_a_damaged_state_falls_back_to_the_checkpoint(tmp_path: Path) -> None:
     assert f"{STATE_FILE} is damaged: its checksum is wrong; falling back" in output
 
 
+def _damage_the_only_state(folder: Path) -> None:
+    start = Start(folder)
+    with node_of(start) as here:
+        _saved_and_lost(start, here)
+        for path in start.memory_of(here.rank).glob(f"step-00000004/*/{STATE_FILE}"):
+            content = bytearray(path.read_bytes())
+            content[-1] ^= 1
+            path.write_bytes(content)
+        with start.model(here) as model:
+            assert model.restored_step() is None
+            assert not model.optimizer.state, "a first step finds moments of 0"
+
+
+def test_a_damaged_state_leaves_none_in_the_optimizer(tmp_path: Path) -> None:
+    in_processes(tmp_path, _damage_the_only_state, 2)
+
+
 def _newer_checkpoint(folder: Path) -> None:
     start = Start(folder)
     with node_of(start) as here:

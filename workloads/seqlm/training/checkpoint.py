@@ -37,6 +37,7 @@ from .command_line import RunError
 from .heartbeat import beat
 from .memory.kept_states import KeptStates
 from .memory.pieces import local_tensors
+from .optimizer import create_state
 from .parallel import bare
 from .processes import Processes
 from .whole_file import move_into_place, remove, write_whole
@@ -306,11 +307,14 @@ class Checkpointer:
             return None
         step = self.memory.newest()
         if step is not None and all(self._path(step) > path for path in checkpoints):
-            model_state, optimizer_state = self._state(model, optimizers)
+            new = [optimizer for optimizer in optimizers if not optimizer.state]
+            model_state, optimizer_state = self._state_to_read(model, optimizers)
             state = {"model": model_state, "optimizer": {"state": optimizer_state["state"]}}
             try:
                 document = self.memory.load(step, local_tensors(state))
             except DamagedError as error:
+                for optimizer in new:
+                    optimizer.state.clear()
                 if self._here.is_first:
                     print(
                         f"warning: {error.what}; falling back to the newest checkpoint", flush=True
@@ -322,7 +326,7 @@ class Checkpointer:
         return None
 
     def _load(self, path: Path, model: nn.Module, optimizers: list[Optimizer]) -> dict[str, Any]:
-        model_state, optimizer_state = self._state(model, optimizers)
+        model_state, optimizer_state = self._state_to_read(model, optimizers)
         state: dict[str, Any] = {
             "model": model_state,
             "optimizer": {"state": optimizer_state["state"]},
@@ -368,6 +372,14 @@ class Checkpointer:
         model_state, optimizer_state = self._state(model, optimizers)
         # The rest is settings, which the run file has and torch would store as pickles.
         return {"model": model_state, "optimizer": {"state": optimizer_state["state"]}}
+
+    def _state_to_read(
+        self, model: nn.Module, optimizers: list[Optimizer]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the states of the model and of the optimizers, whose values a saved state replaces."""
+        for optimizer in optimizers:
+            create_state(optimizer)
+        return self._state(model, optimizers)
 
     def _state(
         self, model: nn.Module, optimizers: list[Optimizer]

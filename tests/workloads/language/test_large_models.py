@@ -11,8 +11,9 @@ import torch
 from seqlm.commands.evaluate import main as evaluate
 from seqlm.language.objective import CausalLM
 from seqlm.runs.run_file import load_config
-from seqlm.training import trainer
 from seqlm.training.processes import Processes, processes
+from seqlm.training.step import start
+from seqlm.training.trainer import Trainer
 from tests.workloads.training.training_runs import train_here
 
 
@@ -47,14 +48,14 @@ def test_processes_meet_on_the_host_before_weights_are_sent(
     """The first reads tens of gigabytes, for which NCCL's collectives would not wait."""
     order: list[str] = []
     meet = Processes.sum_on_host
-    send = trainer.parallelize
+    send = start.parallelize
 
     def watched(what: str, function: Any) -> Any:
         return lambda *arguments: order.append(what) or function(*arguments)
 
     monkeypatch.setattr(CausalLM, "weights", watched("read", CausalLM.weights))
     monkeypatch.setattr(Processes, "sum_on_host", watched("meet", meet))
-    monkeypatch.setattr(trainer, "parallelize", watched("send", send))
+    monkeypatch.setattr(start, "parallelize", watched("send", send))
     with processes() as here:
-        trainer.Trainer(CausalLM(load_config(run_file, ["name=met"])), here)
+        Trainer(CausalLM(load_config(run_file, ["name=met"])), here)
     assert order == ["read", "meet", "send"]

@@ -6,9 +6,12 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 
 from seqlm.launch import torchrun
 from tests.cluster.patience import wait_until
@@ -135,3 +138,33 @@ def test_agents_of_many_nodes_do_not_ask_the_store_more_often_than_torch(
     monkeypatch.setattr(torchrun, "_delay", found.append)
     torchrun._short_delay(seconds, num_nodes=num_nodes)
     assert found == [waited]
+
+
+@pytest.mark.parametrize(("num_nodes", "looks"), [(2, [0.0, 0.3, 0.6]), (50, [0.0, 0.6])])
+def test_agents_look_at_the_store_itself(
+    num_nodes: int, looks: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch would answer for a second from what it saw last."""
+    now = 100.0
+    found: list[float] = []
+
+    class Backend:
+        def get_state(self) -> None:
+            found.append(now - 100)
+
+    clock = SimpleNamespace(monotonic=lambda: now)
+    settings = dynamic_rendezvous.RendezvousSettings(
+        run_id="1",
+        min_nodes=num_nodes,
+        max_nodes=num_nodes,
+        timeout=dynamic_rendezvous.RendezvousTimeout(),
+        keep_alive_interval=timedelta(seconds=5),
+        keep_alive_max_attempt=3,
+    )
+    with torchrun._meeting_soon(num_nodes):
+        holder = dynamic_rendezvous._BackendRendezvousStateHolder(Backend(), settings)  # type: ignore[arg-type]
+    monkeypatch.setattr(dynamic_rendezvous, "time", clock)
+    for seconds in (0.0, 0.1, 0.3, 0.4, 0.6):
+        now = 100 + seconds
+        holder.sync()
+    assert found == pytest.approx(looks)

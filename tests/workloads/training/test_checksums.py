@@ -6,7 +6,9 @@ import hashlib
 import json
 import shutil
 import subprocess
+import sys
 import threading
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -296,3 +298,17 @@ def test_processes_share_the_files_and_agree(model: Path, monkeypatch: pytest.Mo
         for rank in [ranks.submit(read, rank) for rank in range(3)]:
             with pytest.raises(DamagedError, match=WEIGHTS):
                 rank.result()
+
+
+@pytest.mark.parametrize("has_isal", [True, False])
+@pytest.mark.parametrize("size", [0, 1, checksums._CHUNK_BYTES, 2 * checksums._CHUNK_BYTES + 7])
+def test_a_crc32_is_that_of_zlib(
+    size: int, has_isal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints of machines with isal and without it have the same checksums."""
+    if not has_isal:
+        monkeypatch.setitem(sys.modules, "isal", None)
+    content = bytes(range(251)) * (size // 251 + 1)
+    path = tmp_path / "file"
+    path.write_bytes(content[:size])
+    assert checksums.crc32(path) == zlib.crc32(content[:size])

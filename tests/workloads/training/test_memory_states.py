@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,6 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from seqlm.runs.run_file import RunFile
 from seqlm.training.checkpoint import Checkpointer
+from seqlm.training.checksums import SUMS_FILE
 from seqlm.training.config import ParallelConfig, TrainConfig
 from seqlm.training.memory import states
 from seqlm.training.memory.choice import LOCAL_SIZE, states_in_memory
@@ -28,6 +31,7 @@ from seqlm.training.memory.job_folder import MEMORY_FOLDER, MEMORY_PROBLEM
 from seqlm.training.memory.layout import Layout
 from seqlm.training.memory.pieces import STATE_FILE
 from seqlm.training.processes import Processes, processes
+from seqlm.training.tracking.run_log import RESULTS_FILE
 from tests.workloads.training.forked_processes import forked, train_and_record_all
 from tests.workloads.training.training_runs import events, lines, losses
 
@@ -233,6 +237,23 @@ def test_a_damaged_state_falls_back_to_the_checkpoint(tmp_path: Path) -> None:
     assert f"{STATE_FILE} is damaged: its checksum is wrong; falling back" in output
 
 
+def _damage_the_only_state(folder: Path) -> None:
+    start = Start(folder)
+    with node_of(start) as here:
+        _saved_and_lost(start, here)
+        for path in start.memory_of(here.rank).glob(f"step-00000004/*/{STATE_FILE}"):
+            content = bytearray(path.read_bytes())
+            content[-1] ^= 1
+            path.write_bytes(content)
+        with start.model(here) as model:
+            assert model.restored_step() is None
+            assert not model.optimizer.state, "a first step finds moments of 0"
+
+
+def test_a_damaged_state_leaves_none_in_the_optimizer(tmp_path: Path) -> None:
+    in_processes(tmp_path, _damage_the_only_state, 2)
+
+
 def _newer_checkpoint(folder: Path) -> None:
     start = Start(folder)
     with node_of(start) as here:
@@ -369,27 +390,75 @@ def test_states_as_rare_as_checkpoints_are_not_kept() -> None:
     assert interval.is_never and "no more frequent than checkpoints" in report[0]
 
 
-@pytest.mark.long
-def test_a_killed_run_continues_bit_for_bit(run_file: Path, tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class KilledRun:
+    """Run of two processes of one node, killed after a state in memory, beside an uninterrupted one."""
+
+    run_file: Path
+    model: Path
+    """Model folder of its own."""
+    memory: Path
+    overrides: str
+
+    @property
+    def run_dir(self) -> Path:
+        return self.run_file.parent / "runs" / "run"
+
+    def start(self, overrides: str = "", *, is_killed: bool = False) -> None:
+        place = {MEMORY_FOLDER: str(self.memory), LOCAL_SIZE: "2"}
+        runs = [f"{self.overrides} {overrides}"]
+        log = self.run_file.parent / "log"
+        metrics = self.run_dir / "metrics.jsonl"
+        with forked(2, train_and_record_all, self.run_file, runs, log=log, **place) as started:
+            if not is_killed:
+                assert started.ends() == [0, 0], started.output
+                return
+            while not (
+                metrics.exists() and any(line["step"] >= 8 for line in lines(self.run_dir, "train"))
+            ):
+                assert started.are_running(), started.output
+            started.kill()
+
+
+@pytest.fixture(params=["ddp", "fsdp"])
+def killed(
+    request: pytest.FixtureRequest, run_file: Path, tiny_model: Path, tmp_path: Path
+) -> KilledRun:
     memory = tmp_path / "memory"
     memory.mkdir()
-    log = tmp_path / "log"
-    place = {MEMORY_FOLDER: str(memory), LOCAL_SIZE: "2"}
-    with forked(2, train_and_record_all, run_file, ["name=whole"], log=log) as whole:
-        assert whole.ends() == [0, 0], whole.output
-    wanted = ["train.memory_checkpoint_steps=3"]
-    with forked(2, train_and_record_all, run_file, wanted, log=log, **place) as started:
-        run_dir = run_file.parent / "runs" / "run"
-        metrics = run_dir / "metrics.jsonl"
-        while not (metrics.exists() and any(line["step"] >= 8 for line in lines(run_dir, "train"))):
-            assert started.are_running(), started.output
-        started.kill()
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    overrides = f"model.init_from={model} parallel.mode={request.param}"
+    run = KilledRun(run_file, model, memory, overrides)
+    run.start("name=whole train.memory_checkpoint_steps=0")
+    run = replace(run, overrides=f"{overrides} train.memory_checkpoint_steps=3")
+    run.start(is_killed=True)
     assert sorted(path.name for path in memory.iterdir())[-1] >= "step-00000006"
-    assert list((run_dir / "checkpoints").iterdir()) == []
-    with forked(2, train_and_record_all, run_file, wanted, log=log, **place) as again:
-        assert again.ends() == [0, 0], again.output
+    assert list((run.run_dir / "checkpoints").iterdir()) == []
+    return run
+
+
+@pytest.mark.long
+def test_a_killed_run_continues_bit_for_bit(killed: KilledRun) -> None:
+    """It does not read the weights that it started from, which the state replaces."""
+    sums = hashlib.sha256((killed.model / SUMS_FILE).read_bytes()).hexdigest()
+    (killed.model / "model.safetensors").write_bytes(b"damaged")
+    killed.start()
+    run_dir = killed.run_dir
     assert losses(run_dir) == losses(run_dir.with_name("whole"))
     resumed = [line for line in lines(run_dir, "event") if line["event"] == "resumed"]
     assert resumed[0]["lost_steps"] <= 6 and resumed[0]["step"] % 3 == 0
     assert any(text.startswith("continues from the state in memory") for text in events(run_dir))
-    assert list(memory.iterdir()) == []
+    assert list(killed.memory.iterdir()) == []
+    assert json.loads((run_dir / RESULTS_FILE).read_text())["init_from_sha256"] == sums
+
+
+@pytest.mark.long
+def test_without_a_checkpoint_a_damaged_state_starts_the_run_again(killed: KilledRun) -> None:
+    for path in killed.memory.glob(f"*/*/{STATE_FILE}"):
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+    killed.start()
+    run_dir = killed.run_dir
+    assert losses(run_dir) == losses(run_dir.with_name("whole"))
+    assert not any(text.startswith("continues from") for text in events(run_dir))

@@ -18,7 +18,7 @@ from torch.optim import Muon, Optimizer
 
 from seqlm.training import optimizer
 from seqlm.training.config import OptimConfig
-from seqlm.training.optimizer import BatchedMuon, build_optimizers
+from seqlm.training.optimizer import BatchedMuon, build_optimizers, create_state
 from tests.workloads.training.forked_processes import forked
 
 SHAPES = [(24, 24), (33, 24), (24, 33)]
@@ -165,3 +165,32 @@ def test_shards_give_what_whole_matrices_give(tmp_path: Path) -> None:
     torch.save([x.detach() for x in whole], tmp_path / "whole")
     with forked(2, compare_sharded, tmp_path / "whole", log=tmp_path / "log") as started:
         assert started.ends() == [0, 0], started.output
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_a_created_state_is_like_that_of_the_first_step(name: str) -> None:
+    """A saved state is read into it, so a part that it lacks would not be read."""
+    by_step = build_optimizers(Model(), OptimConfig(name=name))  # type: ignore[arg-type]
+    created = build_optimizers(Model(), OptimConfig(name=name))  # type: ignore[arg-type]
+    for stepped, new in zip(by_step, created, strict=True):
+        parameters = [p for group in stepped.param_groups for p in group["params"]]
+        step_with(stepped, parameters, parameters)
+        create_state(new)
+    assert [shapes_of(one) for one in created] == [shapes_of(one) for one in by_step]
+
+
+def test_a_state_that_exists_is_left_alone() -> None:
+    (adamw,) = build_optimizers(Model(), OptimConfig())
+    parameters = [p for group in adamw.param_groups for p in group["params"]]
+    step_with(adamw, parameters, parameters)
+    create_state(adamw)
+    assert {int(state["step"]) for state in adamw.state.values()} == {1}
+
+
+def shapes_of(adamw_or_muon: Optimizer) -> list[dict[str, tuple[torch.Size, torch.dtype]]]:
+    """Names, shapes and types of the state of each parameter, in the order of the parameters."""
+    return [
+        {name: (value.shape, value.dtype) for name, value in adamw_or_muon.state[one].items()}
+        for group in adamw_or_muon.param_groups
+        for one in group["params"]
+    ]

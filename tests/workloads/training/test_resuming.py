@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -15,9 +18,11 @@ from torch.distributed.checkpoint.staging import DefaultStager
 from seqlm.proteins.model.masking import mask_pack
 from seqlm.proteins.pretraining import evaluation
 from seqlm.training import checkpoint
+from seqlm.training.checksums import SUMS_FILE, DamagedError, read_document, seal
 from seqlm.training.data.locks import PATIENCE, try_lock
 from seqlm.training.health.faults import NonFiniteLossError
 from seqlm.training.tracking.progress import Progress
+from seqlm.training.tracking.run_log import RESULTS_FILE
 from tests.workloads.training.forked_processes import forked
 from tests.workloads.training.training_runs import events, lines, losses, train_here
 
@@ -53,6 +58,38 @@ def test_damaged_checkpoint_falls_back(
         (path / ".metadata").unlink()
     with pytest.raises(ValueError, match="every checkpoint of this run is damaged"):
         train_here(run_file, "train.save_every_steps=10", "train.max_steps=32")
+
+
+@pytest.mark.long
+def test_weights_that_a_checkpoint_replaces_are_not_read(
+    run_file: Path, run_dir: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    model = shutil.copytree(tiny_model, tmp_path / "model")
+    sums = hashlib.sha256((model / SUMS_FILE).read_bytes()).hexdigest()
+    settings = (f"model.init_from={model}", "optim.schedule=constant")
+    train_here(run_file, *settings, "name=whole", "train.max_steps=6")
+    train_here(run_file, *settings, "train.max_steps=4")
+    (model / "model.safetensors").write_bytes(b"damaged")
+    train_here(run_file, *settings, "train.max_steps=6")
+    assert losses(run_dir) == losses(run_dir.with_name("whole"))
+    assert json.loads((run_dir / RESULTS_FILE).read_text())["init_from_sha256"] == sums
+    with pytest.raises(DamagedError, match=r"model\.safetensors is damaged"):
+        train_here(run_file, *settings, "name=new")
+
+
+@pytest.mark.long
+def test_a_checkpoint_of_an_earlier_version_does_not_name_its_start(
+    run_file: Path, run_dir: Path, tiny_model: Path
+) -> None:
+    """The files are then hashed again."""
+    train_here(run_file, "train.max_steps=4")
+    (path,) = run_dir.glob("checkpoints/*/checkpoint.json")
+    document = read_document(path.parent)
+    del document["init_from_sha256"]
+    path.write_text(seal(document))
+    train_here(run_file, "train.max_steps=5")
+    sums = hashlib.sha256((tiny_model / SUMS_FILE).read_bytes()).hexdigest()
+    assert json.loads((run_dir / RESULTS_FILE).read_text())["init_from_sha256"] == sums
 
 
 @pytest.mark.long

@@ -1,11 +1,12 @@
 """torchrun as a library: runs the processes of one machine and returns how they ended."""
 
+import contextlib
 import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from types import FrameType
@@ -47,6 +48,8 @@ them a second."""
 _LEAST_POLL_SECONDS = 0.2
 """Least time between two looks. With torch's second, restarts in place of few nodes would take two seconds
 longer (torch 2.13)."""
+_MOST_POLL_SECONDS = 1.0
+"""Most time between two looks, as torch has it."""
 _MAX_RESTARTS = 1_000_000
 """Number of restarts in place, which a function limits instead."""
 
@@ -111,12 +114,35 @@ def run_processes(
             launcher, "LocalElasticAgent", partial(_RestartingAgent, restarts=restarts)
         ),
         mock.patch.object(api, "get_subprocess_handler", partial(ForkingHandler, template)),
-        mock.patch.object(
-            dynamic_rendezvous, "_delay", partial(_short_delay, num_nodes=config.max_nodes)
-        ),
+        _meeting_soon(config.max_nodes),
         mock.patch.dict(os.environ, {_OWN_STORE: "1"}),
     ):
         return _run_once(replace(config, max_restarts=_MAX_RESTARTS), arguments)
+
+
+@contextlib.contextmanager
+def _meeting_soon(num_nodes: int) -> Iterator[None]:
+    """Let agents look more often at whether others wait for them, and at whether all have met.
+
+    Args:
+        num_nodes: number of the job's nodes.
+    """
+    # Besides its waits, torch answers for a second from what it saw last.
+    holder = partial(
+        dynamic_rendezvous._BackendRendezvousStateHolder,
+        cache_duration=_poll_seconds(num_nodes),  # type: ignore[arg-type]  # torch adds it to a time
+    )
+    with (
+        mock.patch.object(dynamic_rendezvous, "_delay", partial(_short_delay, num_nodes=num_nodes)),
+        mock.patch.object(dynamic_rendezvous, "_BackendRendezvousStateHolder", holder),
+    ):
+        yield
+
+
+def _poll_seconds(num_nodes: int) -> float:
+    """Return the time between two looks of an agent."""
+    seconds = max(_LEAST_POLL_SECONDS, num_nodes * _POLL_SECONDS_PER_NODE)
+    return min(seconds, _MOST_POLL_SECONDS)
 
 
 def _short_delay(seconds: float | tuple[float, float], *, num_nodes: int) -> None:
@@ -127,7 +153,7 @@ def _short_delay(seconds: float | tuple[float, float], *, num_nodes: int) -> Non
         num_nodes: number of the job's nodes.
     """
     if not isinstance(seconds, tuple):
-        seconds = min(seconds, max(_LEAST_POLL_SECONDS, num_nodes * _POLL_SECONDS_PER_NODE))
+        seconds = min(seconds, _poll_seconds(num_nodes))
     _delay(seconds)
 
 

@@ -9,8 +9,9 @@ complete. State is saved by parameter name, so another world size, or FSDP inste
 import functools
 import itertools
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ from .command_line import RunError
 from .heartbeat import beat
 from .memory.kept_states import KeptStates
 from .memory.pieces import local_tensors
+from .optimizer import create_state
 from .parallel import bare
 from .processes import Processes
 from .whole_file import move_into_place, remove, write_whole
@@ -63,6 +65,16 @@ class _PendingSave(NamedTuple):
     """Further entries for ``checkpoint.json``."""
     checksums: Future[dict[str, int]]
     """CRC-32 of each file that this process writes, once it is written."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Complete states that a start may continue from. They may be damaged."""
+
+    checkpoints: Sequence[Path]
+    """Folders of the checkpoints, newest first."""
+    memory_step: int | None
+    """Step of a state in memory that is newer than all checkpoints; None without one."""
 
 
 class Checkpointer:
@@ -113,6 +125,8 @@ class Checkpointer:
         self._stager = DefaultStager(self._staging)
         self._background = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._pending: _PendingSave | None = None
+        self._found: _Found | None = None
+        """States that ``has_state`` has found, for the next ``restore``."""
         here.first_does(self._prepare_folder)
 
     def _prepare_folder(self) -> None:
@@ -259,10 +273,24 @@ class Checkpointer:
         self._background.shutdown(wait=False, cancel_futures=True)
         self._stager.close()
 
+    def has_state(self) -> bool:
+        """Return whether the next ``restore`` has a state to read, which may be damaged."""
+        self._found = self._find()
+        return bool(self._found.checkpoints) or self._found.memory_step is not None
+
+    def _find(self) -> _Found:
+        """Return the states on which all processes agree."""
+        checkpoints = self._agreed_candidates()
+        step = None if self.memory is None else self.memory.newest()
+        if step is not None and any(self._path(step) <= path for path in checkpoints):
+            step = None
+        return _Found(checkpoints, step)
+
     def restore(self, model: nn.Module, optimizers: list[Optimizer]) -> dict[str, Any] | None:
         """Load the newest undamaged state; return its ``checkpoint.json``, None if the run has none.
 
-        A state in memory is used if it is newer than all checkpoints. A damaged checkpoint is renamed to
+        A state in memory is used if it is newer than all checkpoints. If it is damaged and there is no
+        checkpoint, the weights are arbitrary afterwards. A damaged checkpoint is renamed to
         ``*.damaged`` with a warning, and the one before it is tried.
 
         Raises:
@@ -271,11 +299,12 @@ class Checkpointer:
         """
         beat("restoring a checkpoint", slow=True)
         damaged: list[str] = []
-        candidates = self._agreed_candidates()
-        found = self._restore_from_memory(candidates, model, optimizers)
-        if found is not None:
-            return found
-        for path in candidates:
+        found = self._found or self._find()
+        self._found = None
+        document = self._restore_from_memory(found.memory_step, model, optimizers)
+        if document is not None:
+            return document
+        for path in found.checkpoints:
             try:
                 return self._load(path, model, optimizers)
             except DamagedError as error:
@@ -296,21 +325,23 @@ class Checkpointer:
         return None
 
     def _restore_from_memory(
-        self, checkpoints: list[Path], model: nn.Module, optimizers: list[Optimizer]
+        self, step: int | None, model: nn.Module, optimizers: list[Optimizer]
     ) -> dict[str, Any] | None:
-        """Load the newest state in memory if it is newer than all checkpoints; return its document.
+        """Load the state in memory of a step; return its document.
 
-        Otherwise, and if it is damaged, all states in memory are deleted.
+        Without one, and if it is damaged, all states in memory are deleted.
         """
         if self.memory is None:
             return None
-        step = self.memory.newest()
-        if step is not None and all(self._path(step) > path for path in checkpoints):
-            model_state, optimizer_state = self._state(model, optimizers)
+        if step is not None:
+            new = [optimizer for optimizer in optimizers if not optimizer.state]
+            model_state, optimizer_state = self._state_to_read(model, optimizers)
             state = {"model": model_state, "optimizer": {"state": optimizer_state["state"]}}
             try:
                 document = self.memory.load(step, local_tensors(state))
             except DamagedError as error:
+                for optimizer in new:
+                    optimizer.state.clear()
                 if self._here.is_first:
                     print(
                         f"warning: {error.what}; falling back to the newest checkpoint", flush=True
@@ -322,7 +353,7 @@ class Checkpointer:
         return None
 
     def _load(self, path: Path, model: nn.Module, optimizers: list[Optimizer]) -> dict[str, Any]:
-        model_state, optimizer_state = self._state(model, optimizers)
+        model_state, optimizer_state = self._state_to_read(model, optimizers)
         state: dict[str, Any] = {
             "model": model_state,
             "optimizer": {"state": optimizer_state["state"]},
@@ -368,6 +399,14 @@ class Checkpointer:
         model_state, optimizer_state = self._state(model, optimizers)
         # The rest is settings, which the run file has and torch would store as pickles.
         return {"model": model_state, "optimizer": {"state": optimizer_state["state"]}}
+
+    def _state_to_read(
+        self, model: nn.Module, optimizers: list[Optimizer]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the states of the model and of the optimizers, whose values a saved state replaces."""
+        for optimizer in optimizers:
+            create_state(optimizer)
+        return self._state(model, optimizers)
 
     def _state(
         self, model: nn.Module, optimizers: list[Optimizer]

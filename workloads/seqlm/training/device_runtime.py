@@ -54,6 +54,8 @@ class DeviceRuntime:
     """Whether gradients always keep their places in memory, so that neither DDP nor FSDP2 is used."""
     checkpoints_on_host: ClassVar[bool] = False
     """Whether checkpoints are copied to the host first, by the first process alone."""
+    restores_first: ClassVar[bool] = True
+    """Whether a saved state is restored as soon as the model is on its device, before anything else."""
     compiles_shapes: ClassVar[bool] = False
     """Whether each new shape is compiled, for minutes. The ceiling of products is then not measured."""
     adamw: ClassVar[dict[str, bool]] = {"fused": True}
@@ -181,6 +183,7 @@ class XlaRuntime(DeviceRuntime):
 
     keeps_gradients = True
     checkpoints_on_host = True  # torch cannot write XLA's tensors
+    restores_first = False  # the optimizers' state is created together with the gradients
     compiles_shapes = True
     # torch's fused kernel does not run on XLA devices. With ``capturable`` the number of steps is a tensor on
     # the device. As a number of the host it would change the graph: late in a run bias corrections reach 1,

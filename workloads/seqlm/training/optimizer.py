@@ -59,6 +59,31 @@ def build_optimizers(
     return optimizers
 
 
+def create_state(optimizer: Optimizer) -> None:
+    """Create the state of AdamW or Muon with arbitrary values, for a saved state that is read into it.
+
+    Names, shapes and types are those that the first step creates. torch would create the state by a step with
+    gradients of 0, which takes the memory of all gradients, and longer than the saved state is read. Other
+    optimizers, and existing states, stay as they are.
+    """
+    if optimizer.state:
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if not parameter.requires_grad:
+                continue
+            value = parameter.detach()
+            if isinstance(optimizer, AdamW) and not group["amsgrad"]:
+                on_device = group["fused"] or group["capturable"]
+                optimizer.state[parameter] = {
+                    "step": torch.zeros((), device=value.device if on_device else "cpu"),
+                    "exp_avg": torch.empty_like(value),
+                    "exp_avg_sq": torch.empty_like(value),
+                }
+            elif isinstance(optimizer, Muon):
+                optimizer.state[parameter] = {"momentum_buffer": torch.empty_like(value)}
+
+
 class BatchedMuon(Muon):
     """torch's Muon with matrices of equal shapes orthogonalized as one batch.
 

@@ -21,7 +21,7 @@ from .processes import Processes
 
 def parallelize(
     model: LayeredModel,
-    weights: dict[str, Tensor],
+    weights: dict[str, Tensor] | None,
     config: ParallelConfig,
     here: Processes,
     dtype: torch.dtype,
@@ -31,7 +31,8 @@ def parallelize(
 
     Args:
         model: model with parameters on the meta device.
-        weights: full fp32 state. With FSDP only the first process needs it, and sends each its share.
+        weights: full fp32 state. With FSDP only the first process needs it, and sends each its share. None
+            leaves the weights arbitrary, for a saved state that replaces all of them.
         config: settings of DDP or FSDP2.
         here: this process.
         dtype: type of the arithmetic. Master weights, gradients and their reduction stay in fp32.
@@ -41,14 +42,35 @@ def parallelize(
         ValueError: if ``config.shard_size`` does not divide the number of processes.
     """
     if config.mode == "fsdp":
-        return _shard(model, weights, _mesh(config, here), here.device, dtype)
-    model.load_state_dict(weights, assign=True)
+        _shard(model, _mesh(config, here), here.device, dtype)
+        if weights is not None:
+            set_weights(model, weights, config)
+        return model
+    if weights is None:
+        model.to_empty(device="cpu")
+    else:
+        model.load_state_dict(weights, assign=True)
     model.tie_weights()
     model.make_buffers(torch.device("cpu"))
     loaded(model, dtype)
     model.to(here.device)
     model.tie_weights()  # again: a move to some devices replaces the parameters
     return model
+
+
+def set_weights(model: nn.Module, weights: dict[str, Tensor], config: ParallelConfig) -> None:
+    """Set all weights of a model that ``parallelize`` has returned.
+
+    Args:
+        model: model on its device.
+        weights: full fp32 state, as for ``parallelize``.
+        config: settings of DDP or FSDP2.
+    """
+    if config.mode == "fsdp":
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        set_model_state_dict(model, dict(weights), options=options)
+    else:
+        model.load_state_dict(weights)
 
 
 def in_ddp(model: nn.Module, here: Processes) -> nn.Module:
@@ -95,13 +117,8 @@ def _mesh(config: ParallelConfig, here: Processes) -> DeviceMesh:
     )
 
 
-def _shard(
-    model: LayeredModel,
-    weights: dict[str, Tensor],
-    mesh: DeviceMesh,
-    device: torch.device,
-    dtype: torch.dtype,
-) -> nn.Module:
+def _shard(model: LayeredModel, mesh: DeviceMesh, device: torch.device, dtype: torch.dtype) -> None:
+    """Shard a model in place, with arbitrary weights on its device."""
     # Layer inputs stay as they are: the residual stream is fp32, as under DDP with autocast.
     policy = MixedPrecisionPolicy(
         param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
@@ -114,12 +131,6 @@ def _shard(
     model.to_empty(device=device)
     model.make_buffers(device)
     model.tie_weights()
-    set_model_state_dict(
-        model,
-        dict(weights),
-        options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
-    )
-    return model
 
 
 @contextlib.contextmanager

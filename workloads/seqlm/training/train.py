@@ -42,6 +42,7 @@ from .records import RecordSplit
 from .saved_model import full_weights
 from .step.flags import FlagCounts, Flags
 from .step.loader import StepPacks, read_ahead
+from .step.start import START_FIELD
 from .tracking.final_scores import SCORED, announcement, opened_test_split, scored_text
 from .tracking.progress import Progress, Window
 from .tracking.totals import steady_rates, totals, work_of
@@ -62,18 +63,15 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
     run_dir = config.run_dir
     validation = objective.open("validation")
     guard = objective.guard()
-    trainer = Trainer(objective, here)
-    identity = objective.identity(here)
-    checkpoints = Checkpointer(
-        run_dir / "checkpoints",
-        here,
-        identity,
-        config.train.keep_checkpoints,
-        trains_all=objective.trains_all,
-        memory=states_in_memory(config, here, identity),
-    )
+    # With adapters, a state needs the frozen weights, which are also a part of the run's identity.
+    restores_first = objective.trains_all and here.runtime.restores_first
+    checkpoints = _checkpointer(objective, here) if restores_first else None
+    trainer = Trainer(objective, here, checkpointer=checkpoints)
+    checkpoints = checkpoints or _checkpointer(objective, here)
     with checkpoints as checkpointer, signals_to(here.stop):
-        saved = checkpointer.restore(trainer.model, trainer.optimizers)
+        saved = trainer.saved
+        if not restores_first:
+            saved = checkpointer.restore(trainer.model, trainer.optimizers)
         if saved is not None:
             trainer.progress = Progress.of(saved["progress"])
         progress = trainer.progress
@@ -141,6 +139,20 @@ def train(objective: Objective, here: Processes) -> dict[str, Any]:
     if here.is_first:
         write_results(run_dir, results)
     return results
+
+
+def _checkpointer(objective: Objective, here: Processes) -> Checkpointer:
+    """Return the checkpoints of a run, and its states in memory."""
+    config = objective.config
+    identity = objective.identity(here)
+    return Checkpointer(
+        config.run_dir / "checkpoints",
+        here,
+        identity,
+        config.train.keep_checkpoints,
+        trains_all=objective.trains_all,
+        memory=states_in_memory(config, here, identity),
+    )
 
 
 def _log_changes(log: RunLog, trainer: Trainer, saved: Mapping[str, Any]) -> None:
@@ -395,6 +407,7 @@ class _TrainingLoop:
             "config": self._trainer.config.to_dict(),
             "model_config": self._trainer.objective.model_config.to_dict(),
             "environment": self._environment,
+            START_FIELD: self._trainer.start_sha256,
         }
 
     def _finish_save(self) -> int | None:
@@ -502,7 +515,7 @@ def _finish(
         "eval_samples_per_second": valid.num_records / valid.seconds,
         **objective.results(valid, test),
         **written,
-        "init_from_sha256": trainer.start_sha256,
+        START_FIELD: trainer.start_sha256,
         "parameters": work.parameters,
         "world_size": here.world_size,
         "environment": trainer.environment(),

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from .checksums import verified
+from .checkpoint import Checkpointer
 from .config import RunConfig
 from .device_runtime import to_device
 from .hardware import compiles, cpu_name, environment, num_flops
@@ -36,13 +35,12 @@ from .kernels import (
     selected,
 )
 from .objective import Evaluation, Objective, Place
-from .optimizer import build_optimizers, learning_rate
+from .optimizer import learning_rate
 from .parallel import (
     accumulating,
     bare,
     clip_gradients,
     in_ddp,
-    parallelize,
     send_parameters,
 )
 from .precision import select_precision
@@ -55,6 +53,7 @@ from .step.pack_queue import PackQueue
 from .step.pack_shares import device_seconds, even_shares, shares_by_speed, shares_text
 from .step.shared_plans import node_plans
 from .step.staging import Stager
+from .step.start import build_start
 from .tracking.progress import Progress
 from .tracking.resumption import SHARES_FIELD
 
@@ -135,10 +134,15 @@ class Trainer:
         objective: model, data and loss of the run.
         here: this process.
         kernels: names of the kernels to use, in place of those that ``train.kernels`` selects.
+        checkpointer: states of the run, the newest of which is restored; None restores none.
     """
 
     def __init__(
-        self, objective: Objective, here: Processes, kernels: frozenset[str] | None = None
+        self,
+        objective: Objective,
+        here: Processes,
+        kernels: frozenset[str] | None = None,
+        checkpointer: Checkpointer | None = None,
     ) -> None:
         self.objective = objective
         self.here = here
@@ -150,20 +154,12 @@ class Trainer:
         self.shape = objective.pack_shape(objective.split)
         self.precision = select_precision(train, here.device, here, config.run_dir)
         self.dtype = self.precision.dtype
-        # With FSDP only the first process holds a whole model, on the host, and sends each its share.
-        has_weights = config.parallel.mode == "ddp" or here.is_first
-        with verified(objective.start, here) as source:
-            weights = objective.weights() if has_weights else {}
-        self.start_sha256 = source.sha256
-        model = objective.on_meta()
-        objective.quantize(model, weights, self.dtype, here.device)
-        # The other processes wait here for the first one, since a wait in NCCL ends after ten minutes.
-        here.sum_on_host(0.0)
-        if train.activation_checkpointing:
-            model.recompute_layers()
-        self.model: nn.Module = parallelize(
-            model, weights, config.parallel, here, self.dtype, objective.loaded
-        )
+        started = build_start(objective, here, self.dtype, checkpointer)
+        self.model: nn.Module = started.model
+        self.optimizers = started.optimizers
+        self.start_sha256 = started.sha256
+        self.saved = started.saved
+        """``checkpoint.json`` of the state that was restored; None if none was."""
         # Kernels are compared on the device, and they decide whether DDP is used.
         compiles_layers = compiles(train, here.device)
         objective.compiles_packs = compiles_layers and here.device.type == "cuda"
@@ -184,7 +180,6 @@ class Trainer:
         """Times of all processes that were read last."""
         self._fault: NonFiniteLossError | SickHardwareError | None = None
         """Error of the first step that was not finite."""
-        self.optimizers: list[Optimizer] = build_optimizers(self.model, objective.optim, self.dtype)
         self.progress = Progress()
         self._launched: _Launched | None = None
         self._result: StepResult | None = None

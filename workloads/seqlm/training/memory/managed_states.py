@@ -6,7 +6,6 @@ safetensors of its tensors with ``checkpoint.json`` in their metadata, and a CRC
 
 import json
 import struct
-import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from seqlm.training.checksums import DamagedError
+from seqlm.training.checksums import DamagedError, crc32_of
 from seqlm.training.processes import Processes
 
 from .available import available_memory
@@ -40,7 +39,7 @@ def piece_bytes(tensors: dict[str, Tensor], document: Mapping[str, Any]) -> byte
         document: content of ``checkpoint.json``.
     """
     content = save(tensors, metadata={_DOCUMENT: json.dumps(document)})
-    return content + _CHECKSUM.pack(zlib.crc32(content))
+    return content + _CHECKSUM.pack(crc32_of(content))
 
 
 def content_of(piece: bytes) -> memoryview:
@@ -52,7 +51,7 @@ def content_of(piece: bytes) -> memoryview:
     whole = memoryview(piece)
     content = whole[: -_CHECKSUM.size]
     end = whole[-_CHECKSUM.size :]
-    if len(end) < _CHECKSUM.size or _CHECKSUM.unpack(end)[0] != zlib.crc32(content):
+    if len(end) < _CHECKSUM.size or _CHECKSUM.unpack(end)[0] != crc32_of(content):
         raise DamagedError("a piece in HyperPod's managed memory is damaged: its checksum is wrong")
     return content
 

@@ -16,7 +16,16 @@ Version = Annotated[str, forms.field(forms.KUBERNETES_VERSION)]
 PublicCidr = Annotated[str, forms.field(forms.PUBLIC_CIDR)]
 Namespace = Annotated[str, forms.field(forms.NAMESPACE, max_length=63)]
 LogKind = Literal["api", "audit", "authenticator", "controllerManager", "scheduler"]
-ACCESS_IS_EMPTY = "is empty, so no one can use kubectl, or submit or view jobs"
+AccessLevel = Literal["cluster_admin", "admin", "edit", "view", "none"]
+ACCESS_POLICIES: dict[AccessLevel, str | None] = {
+    "cluster_admin": "AmazonEKSClusterAdminPolicy",
+    "admin": "AmazonEKSAdminPolicy",
+    "edit": "AmazonEKSEditPolicy",
+    "view": "AmazonEKSViewPolicy",
+    "none": None,
+}
+"""Access policies of EKS by the level of an access entry. None gives no access."""
+ACCESS_IS_EMPTY = "gives no one access, so no one can use kubectl, or submit or view jobs"
 ADD_ACCESS = "add your role, which `aws sts get-caller-identity` prints"
 NO_USERS = f"kubernetes.access {ACCESS_IS_EMPTY}; {ADD_ACCESS}"
 MAX_PUBLIC_CIDRS = 40
@@ -56,11 +65,17 @@ class AccessEntry(Section):
 
     principal_arn: Annotated[str, forms.field(forms.PRINCIPAL_ARN, max_length=2048)]
     """ARN of the role or user itself, not of a session; each has one entry."""
-    level: Literal["cluster_admin", "admin", "edit", "view"]
+    level: AccessLevel
     """EKS access policy. cluster_admin allows everything, and admin everything in namespaces, including their
-    roles. edit allows changes to workloads and secrets. view allows reading, except secrets."""
+    roles. edit allows changes to workloads and secrets. view allows reading, except secrets. none takes the
+    access away, and keeps the places of the later entries."""
     namespaces: list[Namespace] = Field(default=[])
     """Namespaces in which admin, edit or view applies, such as hyperpod-ns-<team>; empty is all."""
+
+    @property
+    def has_access(self) -> bool:
+        """Return whether EKS has an entry for the role or user."""
+        return ACCESS_POLICIES[self.level] is not None
 
 
 class Kubernetes(Section):
@@ -94,3 +109,8 @@ class Kubernetes(Section):
     creation."""
     access: list[AccessEntry] = Field(default=[])
     """Roles and users that may use the cluster in addition to the stacks. Without an entry, no one may."""
+
+    @property
+    def admitted(self) -> list[AccessEntry]:
+        """Entries of the roles and users that have access."""
+        return [entry for entry in self.access if entry.has_access]

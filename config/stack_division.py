@@ -3,7 +3,8 @@
 CloudFormation accepts 500 resources per stack, and a team has three. The cluster's own stack has the first
 teams and entries of the file, and nested stacks have the others. CloudFormation moves no resource between
 stacks. The first ones therefore keep their places, where deployed clusters have them, and the place of each
-other one depends only on its name.
+other one depends only on its name. An entry without access (``level: none``) keeps the places of the later
+ones, and has no resource.
 """
 
 import zlib
@@ -40,8 +41,8 @@ Item = TypeVar("Item")
 class Division:
     teams: list[Team]
     """Teams in the cluster's own stack."""
-    entries: list[AccessEntry]
-    """Access entries in the cluster's own stack."""
+    entries: dict[int, AccessEntry]
+    """Access entries in the cluster's own stack by their place in the file."""
     team_stacks: dict[int, list[Team]]
     """Other teams by the number of their nested stack."""
     entry_stacks: dict[int, list[AccessEntry]]
@@ -58,9 +59,9 @@ def division(cluster: EksCluster) -> Division:
     entries = cluster.kubernetes.access
     return Division(
         teams[:FIRST_TEAMS],
-        entries[:FIRST_ENTRIES],
+        {place: entry for place, entry in enumerate(entries[:FIRST_ENTRIES]) if entry.has_access},
         _by_stack(teams[FIRST_TEAMS:], _team_stack),
-        _by_stack(entries[FIRST_ENTRIES:], _entry_stack),
+        _by_stack([entry for entry in entries[FIRST_ENTRIES:] if entry.has_access], _entry_stack),
     )
 
 

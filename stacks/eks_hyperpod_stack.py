@@ -84,7 +84,7 @@ class EksHyperPodStack(Stack):
             image_repository=storage.image_repository.repository_uri,
         )
         exists = kubernetes.is_existing
-        if not (cluster.kubernetes.access or exists):
+        if not (cluster.kubernetes.admitted or exists):
             Annotations.of(self).add_warning_v2("hyperpod-esm2:no-users", NO_USERS)
         if not exists and (warning := version_warning(cluster.kubernetes.version)):
             Annotations.of(self).add_warning_v2("hyperpod-esm2:kubernetes-version", warning)

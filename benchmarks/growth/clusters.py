@@ -56,9 +56,10 @@ RUN_ID = "growth"
 def _template(number: int, folder: Path) -> Costs:
     """Synthesize the stack of an EKS cluster with as many teams as access entries."""
     # The CDK starts Node.js when it is imported.
-    from tests.stacks.grown_clusters import synthesized_templates
+    from tests.stacks.grown_clusters import cluster_of, synthesized_templates
 
-    found = synthesized_templates({str(number): (number, number)}, folder / f"of-{number}")
+    clusters = {str(number): cluster_of(number, number)}
+    found = synthesized_templates(clusters, folder / f"of-{number}")
     texts = [path.read_text() for path in found.values()]
     return {
         "bytes": sum(map(len, texts)),

@@ -111,14 +111,19 @@ def principals_are_distinct(cluster: EksCluster) -> Iterator[Violation]:
     )
 
 
-def administrators_have_no_namespaces(cluster: EksCluster) -> Iterator[Violation]:
+def levels_apply_to_namespaces(cluster: EksCluster) -> Iterator[Violation]:
     for index, entry in enumerate(cluster.kubernetes.access):
-        if entry.level == "cluster_admin" and entry.namespaces:
-            yield Violation(
-                f"kubernetes.access[{index}].namespaces",
-                entry.namespaces,
-                "cluster_admin applies to all namespaces",
-                "remove them, or set level to admin",
+        if not entry.namespaces:
+            continue
+        wrong = partial(Violation, f"kubernetes.access[{index}].namespaces", entry.namespaces)
+        if entry.level == "cluster_admin":
+            yield wrong(
+                "cluster_admin applies to all namespaces", "remove them, or set level to admin"
+            )
+        elif not entry.has_access:
+            yield wrong(
+                f"{entry.level} gives no access to any namespace",
+                "remove them, or set another level",
             )
 
 
@@ -133,7 +138,8 @@ def namespaces_of_teams_exist(cluster: EksCluster) -> Iterator[Violation]:
     if len(there) > _MOST_LISTED:
         listed += f" and {len(there) - _MOST_LISTED} more"
     for index, entry in enumerate(cluster.kubernetes.access):
-        for position, namespace in enumerate(entry.namespaces):
+        # The namespaces of an entry without access are themselves the mistake.
+        for position, namespace in enumerate(entry.namespaces if entry.has_access else []):
             if namespace.startswith(prefix) and namespace not in there:
                 yield Violation(
                     f"kubernetes.access[{index}].namespaces[{position}]",
@@ -282,7 +288,8 @@ RULES = (
     ),
     principals_are_distinct,
     # The policy's rights go beyond namespaces, so a narrower scope would not be what the file says.
-    administrators_have_no_namespaces,
+    # Someone without access would seem to have it in these namespaces.
+    levels_apply_to_namespaces,
     namespaces_of_teams_exist,
     # The synthesis would end with a traceback, or the deployment with CloudFormation's refusal.
     stacks_hold_the_entries,

@@ -16,7 +16,7 @@ from aws_cdk.lambda_layer_kubectl_v34 import KubectlV34Layer
 
 from config.eks_cluster import EksCluster
 from config.facts.addons import addon_version
-from config.kubernetes import AccessEntry, LogKind
+from config.kubernetes import ACCESS_POLICIES, AccessEntry, LogKind
 from config.proxy_environment import proxy_environment
 from config.resource_names import ResourceNames
 from config.stack_division import division
@@ -37,13 +37,6 @@ _LOG_TYPES: dict[LogKind, eks.ClusterLoggingTypes] = {
     "controllerManager": eks.ClusterLoggingTypes.CONTROLLER_MANAGER,
     "scheduler": eks.ClusterLoggingTypes.SCHEDULER,
 }
-_ACCESS_POLICIES = {
-    "cluster_admin": "AmazonEKSClusterAdminPolicy",
-    "admin": "AmazonEKSAdminPolicy",
-    "edit": "AmazonEKSEditPolicy",
-    "view": "AmazonEKSViewPolicy",
-}
-"""Access policies of EKS by the level of an access entry."""
 
 
 class KubernetesCluster(Construct):
@@ -95,8 +88,8 @@ class KubernetesCluster(Construct):
         self.installer_access = [self._installer_entry(cluster)] if existing else []
         """Access entry of the installer in an existing cluster. The library creates that of a new one."""
         parts = division(settings)
-        for index, entry in enumerate(parts.entries):
-            self.access(self, f"Access{index}", entry)
+        for place, entry in parts.entries.items():
+            self.access(self, f"Access{place}", entry)
         for number, entries in parts.entry_stacks.items():
             stack = NestedStack(self, f"Access-{number}", suppress_template_indentation=True)
             for entry in entries:
@@ -207,8 +200,9 @@ class KubernetesCluster(Construct):
         self, scope: Construct, construct_id: str, entry: AccessEntry
     ) -> eks_v1.CfnAccessEntry:
         """Create an access entry, of level 1 because the library's own access entries have no groups."""
-        policies = f"arn:{Stack.of(self).partition}:eks::aws:cluster-access-policy"
-        policy = f"{policies}/{_ACCESS_POLICIES[entry.level]}"
+        name = ACCESS_POLICIES[entry.level]
+        assert name is not None, "only entries with access are created"
+        policy = f"arn:{Stack.of(self).partition}:eks::aws:cluster-access-policy/{name}"
         return eks_v1.CfnAccessEntry(
             scope,
             construct_id,

@@ -251,6 +251,10 @@ EKS_EDGES: dict[str, tuple[str, dict[str, Any]]] = {
             ]
         },
     ),
+    "role without access": (
+        "eks-p5",
+        {"kubernetes.access[1].level": "none", "kubernetes.access[1].namespaces": []},
+    ),
     "groups scaled by Karpenter": ("eks", _SCALED),
     "spot nodes scaled by Karpenter": (
         "eks",

@@ -1,9 +1,11 @@
-"""People whom a deployed EKS cluster admits keep their access while others are added."""
+"""People whom a deployed EKS cluster admits keep their access while others are added, and leave."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,8 @@ FIRST_ENTRIES = 8
 """Entries in the cluster's own stack in this test; there are more in fact."""
 MORE = 8
 """Entries that do not fit into the cluster's own stack."""
+LEAVERS = (1, FIRST_ENTRIES)
+"""Places of those whose access is taken away: in the cluster's own stack, and in a nested one."""
 Entry = dict[str, Any]
 Update = Callable[[Sequence[Entry], int], str]
 
@@ -75,8 +79,10 @@ def synthesized(folder: Path, cluster: EksCluster, s3: Any) -> Resources:
             path = folder / resource["Metadata"]["aws:asset:path"]
             template = json.loads(path.read_text())
             template["Resources"] = without_tags(template["Resources"])
-            key = f"{folder.name}/{path.name}"
-            s3.put_object(Bucket=ASSETS, Key=key, Body=json.dumps(template))
+            body = json.dumps(template)
+            # Assets are named by their content, so a nested stack without changes is not updated.
+            key = hashlib.sha256(body.encode()).hexdigest()
+            s3.put_object(Bucket=ASSETS, Key=key, Body=body)
             resource["Properties"]["TemplateURL"] = f"https://s3.amazonaws.com/{ASSETS}/{key}"
     return without_the_installer(resources)
 
@@ -100,13 +106,17 @@ def of_principals(arns: Iterable[str]) -> Resources:
     return roles
 
 
+def names(stacks: Stacks) -> list[str]:
+    """The cluster's own stack and the nested ones."""
+    summaries = stacks.cloudformation.describe_stacks()["Stacks"]
+    return [stack["StackName"] for stack in summaries if stack["StackName"].startswith(NAME)]
+
+
 def changes(stacks: Stacks) -> list[tuple[str, str]]:
     """Logical id and status of what happened to access entries, in this stack and the nested ones."""
-    summaries = stacks.cloudformation.describe_stacks()["Stacks"]
-    names = [stack["StackName"] for stack in summaries if stack["StackName"].startswith(NAME)]
     return [
         (event["LogicalResourceId"], event["ResourceStatus"])
-        for name in names
+        for name in names(stacks)
         for event in stacks.events(name)
         if event["ResourceType"] == ENTRY
     ]
@@ -150,7 +160,6 @@ def update(
         monkeypatch.setattr(stack_division, "FIRST_ENTRIES", first_entries)
         cluster = load(FILE, kubernetes={"access": list(entries)})
         s3 = empty_aws.client("s3", REGION)
-        # Each template has another address, as assets have, which are named by their content.
         folder = tmp_path / f"{tmp_path.name}-{len(list(tmp_path.iterdir()))}"
         return stacks.deploy(NAME, synthesized(folder, cluster, s3), kind="UPDATE")
 
@@ -179,4 +188,21 @@ def test_an_update_that_would_move_an_entry_changes_no_access(
     before = admitted(empty_aws)
     assert {entry["principal_arn"] for entry in access} <= before
     assert update(access, FIRST_ENTRIES - 1) == "UPDATE_ROLLBACK_COMPLETE"
+    found = "".join(stacks.reasons(name) for name in names(stacks))
+    assert f"{access[FIRST_ENTRIES - 1]['principal_arn']} already has an access entry" in found
     assert admitted(empty_aws) == before
+
+
+def test_leavers_lose_their_access_and_no_one_else_is_touched(
+    stacks: Stacks, access: list[Entry], empty_aws: LocalAws, update: Update
+) -> None:
+    update(access, FIRST_ENTRIES)
+    before = admitted(empty_aws)
+    earlier = Counter(changes(stacks))
+    without = {"level": "none", "namespaces": []}
+    entries = [entry | without if place in LEAVERS else entry for place, entry in enumerate(access)]
+    assert update(entries, FIRST_ENTRIES) == "UPDATE_COMPLETE", stacks.reasons(NAME)
+    assert before - admitted(empty_aws) == {access[place]["principal_arn"] for place in LEAVERS}
+    assert admitted(empty_aws) < before
+    later = Counter(changes(stacks)) - earlier
+    assert [status for _, status in later.elements()] == ["DELETE_COMPLETE"] * len(LEAVERS)

@@ -46,31 +46,32 @@ def cluster_of(num_teams: int, num_entries: int) -> EksCluster:
     return cluster
 
 
-def synthesized_templates(sizes: Mapping[str, tuple[int, int]], folder: Path) -> dict[str, Path]:
+def synthesized_templates(clusters: Mapping[str, EksCluster], folder: Path) -> dict[str, Path]:
     """Return the templates of clusters by name, those of nested stacks included.
 
     All are of one app, whose common stacks take most of the time.
 
     Args:
-        sizes: numbers of teams and access entries. A template's name is ``Of`` and the name here.
+        clusters: clusters that differ only in teams and access entries. A template's name is ``Of`` and the
+            name here.
         folder: folder for the assembly.
     """
     app = new_app(None, folder)
-    first = cluster_of(*next(iter(sizes.values())))
+    first = next(iter(clusters.values()))
     env = Environment(region=first.region)
     network = NetworkStack(app, "Network", cluster=first, env=env, stack_name="network")
     storage = StorageStack(
         app, "Storage", network=network.network, cluster=first, env=env, stack_name="storage"
     )
     with mock.patch("stacks.eks_hyperpod_stack.chart_folder", lambda name: CHARTS / name):
-        for name, (num_teams, num_entries) in sizes.items():
+        for name, cluster in clusters.items():
             EksHyperPodStack(
                 app,
                 f"Of{name}",
                 network=network.network,
                 storage=storage,
                 studio=None,
-                cluster=cluster_of(num_teams, num_entries),
+                cluster=cluster,
                 env=env,
                 stack_name=f"of-{name}",
             )

@@ -45,7 +45,8 @@ SIZES = {
 @pytest.fixture(scope="module")
 def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The template of each size."""
-    return synthesized_templates(SIZES, tmp_path_factory.mktemp("growth"))
+    clusters = {name: cluster_of(*size) for name, size in SIZES.items()}
+    return synthesized_templates(clusters, tmp_path_factory.mktemp("growth"))
 
 
 def resources(path: Path) -> Resources:

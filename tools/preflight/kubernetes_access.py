@@ -1,4 +1,4 @@
-"""Check that the roles and users of ``kubernetes.access`` exist."""
+"""Check that the roles and users with access (``kubernetes.access``) exist."""
 
 from collections.abc import Iterator
 
@@ -10,9 +10,9 @@ from tools.preflight.read_only_aws import ReadOnlyAws
 
 def check_access(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     """Check that the roles and users exist; otherwise EKS rejects the entry an hour into the deployment."""
-    if not (cluster.kubernetes.access or cluster.kubernetes.existing):
+    if not (cluster.kubernetes.admitted or cluster.kubernetes.existing):
         yield Subject("kubernetes.access").fail(ACCESS_IS_EMPTY, ADD_ACCESS)
-    for entry in cluster.kubernetes.access:
+    for entry in cluster.kubernetes.admitted:
         yield _principal(aws, entry.principal_arn)
 
 

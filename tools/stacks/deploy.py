@@ -26,7 +26,14 @@ from tools.aws_session import aws_client, explain, if_present, open_session, req
 from tools.command_line import cluster_parser, format_table, run_command
 from tools.json_output import add_json_option, is_recording, publish
 from tools.nodes.activity import activity
-from tools.stacks.diff import ASSEMBLY, CDK, Pair, deployed_and_new, require_charts
+from tools.stacks.diff import (
+    ASSEMBLY,
+    CDK,
+    Pair,
+    deployed_and_new,
+    deployed_moves,
+    require_charts,
+)
 from tools.stacks.replacements import exports_of, imported_exports
 from tools.stacks.service_limits import groups_set_to_zero
 from tools.stacks.stack_contents import deployed_template
@@ -113,10 +120,11 @@ def _deploy(
         may_end_nodes: whether an update may end nodes that Karpenter started.
 
     Raises:
-        ValueError: if the file admits no users, or the update would set groups with nodes to 0.
+        ValueError: if the file admits no users, or the update would set groups with nodes to 0, or move
+            access entries or teams.
     """
     if isinstance(cluster, EksCluster):
-        if not (cluster.kubernetes.access or cluster.kubernetes.existing):
+        if not (cluster.kubernetes.admitted or cluster.kubernetes.existing):
             raise ValueError(NO_USERS)
         if not cluster.kubernetes.existing:
             _delete_left_logs(session, cluster)
@@ -125,8 +133,11 @@ def _deploy(
         return status
     deploy = ("--app", str(ASSEMBLY), "deploy", *profile)
     pairs = deployed_and_new(cluster, session)
-    if not may_end_nodes and {"--all", construct_ids(cluster).hyperpod} & {*rest}:
-        _keep_scaled_nodes(session, cluster, pairs)
+    if {"--all", construct_ids(cluster).hyperpod} & {*rest}:
+        if moves := deployed_moves(cluster, session, pairs):
+            raise ValueError("\n".join(moves))
+        if not may_end_nodes:
+            _keep_scaled_nodes(session, cluster, pairs)
     for stack in first_to_deploy(cluster, pairs):
         if "--all" not in rest and stack not in rest:
             continue

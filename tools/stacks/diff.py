@@ -6,27 +6,31 @@ cdk.out. Two options compare without AWS:
 * ``--against FOLDER`` compares with the templates of an earlier synthesis.
 * ``--old FILE --new FILE`` compares two templates.
 
-The exit status is 1 if the cluster or a resource with data would be replaced or deleted.
+The exit status is 1 if the cluster or a resource with data would be replaced or deleted, or if the update
+would be refused.
 """
 
 import json
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import boto3
+from botocore.exceptions import BotoCoreError, ClientError
 
 from config.cluster import Cluster
 from config.eks_cluster import EksCluster
 from config.reading.loader import load_cluster
 from config.resource_names import construct_ids, stack_names, wanted_stacks
 from manifests.charts import chart_folder
-from tools.aws_session import aws_client, open_session, require_credentials
+from tools.aws_session import aws_client, explain, open_session, require_credentials
 from tools.command_line import cluster_parser, run_command
 from tools.json_output import add_json_option, publish
 from tools.kubernetes.charts import HYPERPOD, bring_missing
+from tools.stacks.moves import deployed_places, describe_moves, template_places
 from tools.stacks.replacements import (
     FSX,
     MARIADB,
@@ -117,27 +121,32 @@ def main() -> int:
     cluster = load_cluster(options.cluster)
     if options.old:
         pairs = [Pair("templates", _read(options.old), _read(options.new))]
+        moves = _saved_moves(cluster, pairs, options.old.parent, options.new.parent)
     elif not CDK.exists():
         raise ValueError(
             "the pinned CDK command line is not installed; run `make diff`, or `npm ci` first"
         )
     elif options.against:
         pairs = _saved_and_new(cluster, options.cluster, options.against)
+        moves = _saved_moves(cluster, pairs, options.against, ASSEMBLY)
     else:
-        pairs = _diff_with_aws(cluster, options.cluster, options.profile)
+        session = open_session(region=cluster.region, profile=options.profile)
+        require_credentials(session)
+        pairs = _diff_with_aws(cluster, session, options.cluster, options.profile)
+        moves = deployed_moves(cluster, session, pairs)
     if not pairs and not options.against:
         print(
             f"note: {cluster.region} has no stack of cluster {cluster.name}. If you changed `name` or "
             "`region`, the former cluster still runs and bills: `make teardown` with the former file."
         )
     publish(cluster=cluster.name, region=cluster.region, stacks=[pair.stack for pair in pairs])
-    return _report(pairs, region=cluster.region)
+    return _report(pairs, moves, region=cluster.region)
 
 
-def _diff_with_aws(cluster: Cluster, cluster_file: Path, profile: str | None) -> list[Pair]:
+def _diff_with_aws(
+    cluster: Cluster, session: boto3.Session, cluster_file: Path, profile: str | None
+) -> list[Pair]:
     """Show `cdk diff`, and return the deployed and the new templates."""
-    session = open_session(region=cluster.region, profile=profile)
-    require_credentials(session)
     profile_option = ["--profile", profile] if profile else []
     stacks = wanted_stacks(cluster, construct_ids(cluster))
     require_charts(cluster)
@@ -145,11 +154,18 @@ def _diff_with_aws(cluster: Cluster, cluster_file: Path, profile: str | None) ->
     return deployed_and_new(cluster, session)
 
 
-def _report(pairs: Sequence[Pair], *, region: str) -> int:
-    """Print the consequences of an update, and return the exit status."""
+def _report(pairs: Sequence[Pair], moves: Sequence[str], *, region: str) -> int:
+    """Print the consequences of an update, and return the exit status.
+
+    Args:
+        pairs: templates of each deployed stack.
+        moves: messages about moved access entries and teams, with which `make deploy` refuses the update.
+        region: region of the stacks.
+    """
     losses = find_precious_losses(pairs, region=region)
     notices = [notice for pair in pairs for notice in find_notices(pair.stack, pair.old, pair.new)]
     refused = find_exports_in_use(pairs, region=region)
+    refused += [f"!!! WARNING: {message}" for message in moves]
     publish(
         losses=[_published(loss) for loss in losses],
         notices=[asdict(notice) for notice in notices],
@@ -268,6 +284,42 @@ def deployed_and_new(cluster: Cluster, session: boto3.Session) -> list[Pair]:
                 f"until `aws cloudformation delete-stack --stack-name {name}` or `make teardown`."
             )
     return pairs
+
+
+def deployed_moves(cluster: Cluster, session: boto3.Session, pairs: Sequence[Pair]) -> list[str]:
+    """Return messages about access entries and teams that an update of the deployed stack would move.
+
+    A deployed stack that cannot be read may be updated all the same, so the list is then empty.
+    """
+    name = stack_names(cluster).hyperpod
+    news = [pair.new for pair in pairs if pair.stack == name]
+    if not isinstance(cluster, EksCluster) or not news:
+        return []
+    try:
+        old = deployed_places(aws_client(session, "cloudformation"), name)
+    except (BotoCoreError, ClientError) as error:
+        print(
+            f"note: stack {name} cannot be read, so it is not checked whether access entries or teams move: "
+            f"{explain(error)}",
+            file=sys.stderr,
+        )
+        return []
+    return list(describe_moves(old, template_places(news[0], ASSEMBLY), cluster))
+
+
+def _saved_moves(
+    cluster: Cluster, pairs: Sequence[Pair], old_folder: Path, new_folder: Path
+) -> list[str]:
+    """Return messages about access entries and teams that differ in their places in two folders."""
+    if not isinstance(cluster, EksCluster):
+        return []
+    return [
+        message
+        for pair in pairs
+        for message in describe_moves(
+            template_places(pair.old, old_folder), template_places(pair.new, new_folder), cluster
+        )
+    ]
 
 
 @dataclass(frozen=True)

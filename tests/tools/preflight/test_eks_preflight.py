@@ -148,9 +148,18 @@ def test_refuses_a_file_without_access_entries() -> None:
         (
             "FAIL",
             "kubernetes.access",
-            "is empty, so no one can use kubectl, or submit or view jobs",
+            "gives no one access, so no one can use kubectl, or submit or view jobs",
         )
     ]
+
+
+def test_someone_without_access_is_no_user() -> None:
+    gone = {"principal_arn": f"arn:aws:iam::{ACCOUNT}:role/gone", "level": "none"}
+    of_others = shipped_eks("eks", kubernetes={"access": [gone, *ACCESS["access"]]})
+    assert problems(eks_account(of_others), of_others) == []
+    alone = shipped_eks("eks", kubernetes={"access": [gone]})
+    (problem,) = problems(eks_account(alone), alone)
+    assert problem[:2] == ("FAIL", "kubernetes.access")
 
 
 def test_reports_a_region_without_room_for_another_cluster() -> None:
@@ -282,7 +291,7 @@ def test_the_command_with_a_real_synthesis(
     lines = capsys.readouterr().out.splitlines()
     assert f"OK       add-on vpc-cni: {VERSIONS[VPC_CNI]} is offered for Kubernetes 1.34" in lines
     users, wrong = [line for line in lines if line.startswith(("FAIL", "UNKNOWN"))]
-    assert users.startswith("FAIL     kubernetes.access: is empty")
+    assert users.startswith("FAIL     kubernetes.access: gives no one access")
     assert wrong == (
         f"FAIL     synthesis: chart hyperpod is not in {tmp_path}; run make charts, which needs git and the "
         "internet"

@@ -14,6 +14,7 @@ import pytest
 from config.eks_cluster import EksCluster
 from config.facts import addons
 from config.facts.addons import ADDON_VERSIONS
+from config.kubernetes import AccessEntry
 from tests.tools.accounts import cluster_description
 from tests.tools.answering_aws import ACCOUNT, AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped_eks
@@ -420,3 +421,7 @@ def test_access_that_exists_is_refused() -> None:
     assert entry.level == "FAIL" and "remove kubernetes.access[0]" in entry.action
     (role,) = check_pod_roles(PLANNED, account.reader, CLUSTER)
     assert role.level == "FAIL" and "--association-id a-0123" in role.action
+    taken_away = AccessEntry(principal_arn=TEAM, level="none")
+    kubernetes = CLUSTER.kubernetes.model_copy(update={"access": [taken_away]})
+    without = CLUSTER.model_copy(update={"kubernetes": kubernetes})
+    assert list(check_entries(account.reader, without)) == []

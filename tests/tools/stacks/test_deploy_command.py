@@ -16,6 +16,7 @@ from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped
 from tests.tools.json_documents import RunJson
 from tests.tools.preflight.eks_accounts import shipped_eks
+from tests.tools.stacks.deployed_stacks import DeployedStacks
 from tools.stacks import deploy
 from tools.stacks.deploy import first_to_deploy
 from tools.stacks.diff import Pair
@@ -77,6 +78,9 @@ class Deployment:
         self.status = 0
         self.aws.answer(
             "cloudformation", "GetTemplate", Refusal("ValidationError", "does not exist")
+        )
+        self.aws.answer(
+            "cloudformation", "DescribeStacks", Refusal("ValidationError", "does not exist")
         )
         self.aws.answer("sagemaker", "DescribeCluster", Refusal("ResourceNotFound"))
         self.aws.answer("eks", "DescribeCluster", Refusal("ResourceNotFoundException"))
@@ -158,9 +162,13 @@ def test_bootstrap_gives_its_roles_the_boundary_of_the_file(
     assert capsys.readouterr().out == f"cdk bootstrap {' '.join(given)}\n"
 
 
-def test_a_cluster_without_users_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="is empty, so no one can use kubectl"):
-        Deployment(shipped_eks("eks"), monkeypatch).run("deploy", "--all")
+@pytest.mark.parametrize("access", [[], [ADMIN | {"level": "none"}]])
+def test_a_cluster_without_users_is_refused(
+    access: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = shipped_eks("eks", kubernetes={"access": access})
+    with pytest.raises(ValueError, match="gives no one access, so no one can use kubectl"):
+        Deployment(cluster, monkeypatch).run("deploy", "--all")
 
 
 def scaled_cluster(**properties: Any) -> dict[str, Any]:
@@ -204,6 +212,39 @@ def test_nodes_that_karpenter_started_are_not_ended_by_an_update(
         deployment.run("deploy", *arguments)
         assert "--end-scaled-nodes" not in deployment.commands[-1]
         assert "deploy" in deployment.commands[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refused"),
+    [(("--all",), True), (("EksHyperPodStack",), True), (("EksStorageStack",), False)],
+)
+def test_moved_access_entries_are_refused_before_anything_is_deployed(
+    arguments: tuple[str, ...], refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roles = [f"arn:aws:iam::123456789012:role/{name}" for name in ("leaver", "ada", "ben")]
+
+    def of(principals: list[str]) -> dict[str, Any]:
+        return {
+            "Resources": {
+                f"Access{place}": {
+                    "Type": "AWS::EKS::AccessEntry",
+                    "Properties": {"PrincipalArn": principal},
+                }
+                for place, principal in enumerate(principals)
+            }
+        }
+
+    stack = "esm2-eks-eks-hyperpod"
+    deployment = Deployment(shipped_eks("eks", kubernetes={"access": [ADMIN]}), monkeypatch)
+    DeployedStacks(deployment.aws, {stack: of(roles)})
+    pairs = [Pair(stack, of(roles), of(roles[1:]))]
+    monkeypatch.setattr(deploy, "deployed_and_new", lambda cluster, session: pairs)
+    if refused:
+        with pytest.raises(ValueError, match=f"would move access entries .*: {roles[1]}, "):
+            deployment.run("deploy", *arguments)
+        assert [command[0] for command in deployment.commands] == ["synth"]
+    else:
+        assert deployment.run("deploy", *arguments) == 0
 
 
 def test_deletes_only_a_log_group_that_eks_created(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,9 +384,6 @@ def test_a_deployment_as_json(monkeypatch: pytest.MonkeyPatch, run_json: RunJson
     groups = [{"InstanceGroupName": "workers", "CurrentCount": 0, "TargetCount": 2}]
     description = {"ClusterArn": "arn:x", "ClusterStatus": "InService", "InstanceGroups": groups}
     deployment.aws.answer("sagemaker", "DescribeCluster", description)
-    deployment.aws.answer(
-        "cloudformation", "DescribeStacks", Refusal("ValidationError", "does not exist")
-    )
     result = run_json(deploy.main, "deploy", "--all")["result"]
     assert result["groups"] == [{"name": "workers", "wanted": 2, "running": 0}]
     assert result["missing"] == ["workers (0 of 2)"] and result["events"] == []

@@ -17,7 +17,7 @@ def check_entries(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
         return
     taken = set(aws.items("eks", "list_access_entries", "accessEntries", clusterName=found["name"]))
     for index, entry in enumerate(cluster.kubernetes.access):
-        if entry.principal_arn in taken:
+        if entry.has_access and entry.principal_arn in taken:
             yield subject_of(cluster).fail(
                 f"has an access entry of {entry.principal_arn} already, and EKS accepts one",
                 f"remove kubernetes.access[{index}]; the entry stays as it is",

@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import yaml
 
 from config.task_governance import Quota
 from seqlm.launch.kubernetes_job import job_manifest
@@ -19,6 +20,7 @@ from tests.tools.jobs.kubernetes.test_eks_serve import endpoint
 from tools.jobs.kubernetes.files import hyp_config
 from tools.jobs.kubernetes.serve import pod_service
 
+REPOSITORY = Path(__file__).parents[4]
 SLICE = "1g.10gb"
 P5 = "ml.p5.48xlarge"
 PLAIN = with_group(shipped(), "workers", instance_type=P5, mig_profile=SLICE)
@@ -52,6 +54,35 @@ def test_a_job_requests_one_slice_and_its_share_of_the_node(stage: str) -> None:
     assert (job.num_pods, job.num_processes) == (1, 1)
     # 56 slices share 192 vCPUs and 2,048 GiB.
     assert 1 <= job.resources.num_cpus <= 192 / 56 and 1 <= job.resources.memory_gib <= 2048 / 56
+
+
+def test_the_documented_notebook_is_placed_as_a_job_is() -> None:
+    profile = "1g.20gb"
+    page = (REPOSITORY / "docs/gpu-shares.md").read_text()
+    text = (
+        page.partition("## A notebook on a slice")[2].partition("```yaml\n")[2].partition("```")[0]
+    )
+    notebook = yaml.safe_load(text)
+    check(notebook)
+    cluster = with_group(
+        cluster_with_quota(num_slices=7, mig_profile=profile), "p5", mig_profile=profile
+    )
+    job = made(stage="embed", cluster=cluster, team="proteins", gpu_slice=profile)
+    assert notebook["metadata"]["namespace"] == job.namespace
+    labels = job_manifest(job)["metadata"]["labels"]
+    assert notebook["metadata"]["labels"].items() <= labels.items()
+    of_job = pod(job)
+    assert notebook["spec"]["nodeSelector"].items() <= of_job["nodeSelector"].items()
+    assert notebook["spec"]["securityContext"] == of_job["securityContext"]
+    assert of_job["tolerations"] == []
+    assert all(volume in of_job["volumes"] for volume in notebook["spec"]["volumes"])
+    (container,) = notebook["spec"]["containers"]
+    for_work = of_job["containers"][0]
+    assert all(mount in for_work["volumeMounts"] for mount in container["volumeMounts"])
+    assert container["workingDir"] == for_work["workingDir"]
+    assert container["securityContext"].items() <= for_work["securityContext"].items()
+    slices = "nvidia.com/mig-1g.20gb"
+    assert container["resources"]["limits"][slices] == for_work["resources"]["limits"][slices]
 
 
 def test_hyp_gets_a_slice_in_place_of_a_number_of_nodes() -> None:

@@ -235,11 +235,60 @@ def _node_problems(
                 )
 
 
+@dataclass(frozen=True)
+class PodsRequest:
+    """Request of the pods that a team's queue admits together."""
+
+    who: str
+    """These pods with a verb, for messages, for example ``each pod requests``."""
+    num_pods: int
+    cpus: int
+    """vCPUs of each pod."""
+    memory_gib: int
+    """Memory of each pod in GiB."""
+    has_accelerators: bool
+    gpu_slice: str | None
+    remedy: str
+    """What to do besides a larger quota, for messages."""
+
+
 def _quota_problems(
     cluster: EksCluster, groups: Sequence[EksInstanceGroup], wanted: EksWanted
 ) -> Iterator[str]:
     """Yield why the team's quota never admits the job, apart from its number of nodes or slices."""
-    team = _team_named(cluster, chosen_team(cluster, wanted.team))
+    place = placement(cluster, groups, wanted)
+    # Other messages are about accelerators that the nodes lack.
+    if not place.sizes or place.accelerators > place.accelerators_per_node:
+        return
+    share = place.share(wanted.stage)
+    pods = place.sizes[-1]
+    request = PodsRequest(
+        f"{pods} pod(s) of the job request",
+        pods,
+        share.cpus,
+        share.memory_gib,
+        bool(place.accelerators),
+        wanted.gpu_slice,
+        "use fewer nodes or GPUs",
+    )
+    yield from quota_problems(cluster, place.team, groups, request)
+
+
+def quota_problems(
+    cluster: EksCluster,
+    team_name: str | None,
+    groups: Sequence[EksInstanceGroup],
+    request: PodsRequest,
+) -> Iterator[str]:
+    """Yield why a team's quota never admits pods, apart from their number of accelerators.
+
+    Args:
+        cluster: cluster file.
+        team_name: team of the pods; None if they count against no quota.
+        groups: groups of one instance type, on which the pods may run.
+        request: request of the pods.
+    """
+    team = _team_named(cluster, team_name)
     if team is None:
         return
     may_borrow = team.sharing == "lend_and_borrow"
@@ -249,16 +298,11 @@ def _quota_problems(
             f"{team.sharing} it borrows none; add a quota of this type, or give another --team or --group"
         )
         return
-    place = placement(cluster, groups, wanted)
-    if not place.sizes:
-        return
-    own = _amounts_with_devices(team.quota, place, wanted)
-    limits = _amounts_with_devices(team.borrow_limits, place, wanted)
-    share = place.share(wanted.stage)
-    pods = place.sizes[-1]
+    own = _amounts_with_devices(team.quota, groups, request)
+    limits = _amounts_with_devices(team.borrow_limits, groups, request)
     for field, unit, of_pod in (
-        ("vcpus", "vCPUs", share.cpus),
-        ("memory_gib", "GiB of memory", share.memory_gib),
+        ("vcpus", "vCPUs", request.cpus),
+        ("memory_gib", "GiB of memory", request.memory_gib),
     ):
         # What no amount states is in proportion to the number of nodes or slices.
         if all(getattr(amount, field) is None for amount in (*own, *limits)):
@@ -268,26 +312,26 @@ def _quota_problems(
         if not limits:
             borrowed = amount * (team.borrow_limit_percent or BORROW_LIMIT_PERCENT) / 100
         most = amount + (borrowed if may_borrow else 0)
-        if pods * of_pod > most:
+        if request.num_pods * of_pod > most:
             yield (
-                f"--team: got {team.name}; {pods} pod(s) of the job request {pods * of_pod} {unit}, and the "
+                f"--team: got {team.name}; {request.who} {request.num_pods * of_pod} {unit}, and the "
                 f"team's quota of {groups[0].types_text} has {amount:g}, {most:g} with all that it may "
-                f"borrow; raise {field} in the cluster file, or use fewer nodes or GPUs"
+                f"borrow; raise {field} in the cluster file, or {request.remedy}"
             )
 
 
 def _amounts_with_devices(
-    amounts: Sequence[ComputeAmount], place: Placement, wanted: EksWanted
+    amounts: Sequence[ComputeAmount], groups: Sequence[EksInstanceGroup], request: PodsRequest
 ) -> list[ComputeAmount]:
-    """Return the amounts of a job's instance type that have devices as the job wants them.
+    """Return the amounts of the groups' instance type that have devices as the pods want them.
 
     A team without such devices uses what is lent, which only Kueue knows.
     """
-    of_type = [found for found in amounts if found.instance_type in place.groups[0].types]
-    if not place.accelerators:
+    of_type = [found for found in amounts if found.instance_type in groups[0].types]
+    if not request.has_accelerators:
         return of_type
-    if wanted.gpu_slice is not None:
-        return [found for found in of_type if found.mig_profile == wanted.gpu_slice]
+    if request.gpu_slice is not None:
+        return [found for found in of_type if found.mig_profile == request.gpu_slice]
     return [found for found in of_type if found.num_instances or found.num_accelerators]
 
 

@@ -164,14 +164,27 @@ def _problems(
     if is_mount or not placement.shared_files(cluster).has(endpoint.model):
         yield f"MODEL: got {endpoint.model}; pods read folders below {mount}"
     yield from placement.group_problems(cluster, options.group)
-    assert endpoint.kubernetes is not None  # load_endpoint requires the section
-    gpus = endpoint.kubernetes.gpus
+    asked = endpoint.kubernetes
+    assert asked is not None  # load_endpoint requires the section
+    gpus = asked.gpus
     if gpus or options.gpu_slice is not None:
         yield from placement.slice_problems(cluster, options.group, options.gpu_slice)
     if options.gpu_slice is not None and gpus != 1:
         yield (
             f"kubernetes.gpus: got {gpus}; a pod of --gpu-slice {options.gpu_slice} has one slice: set 1"
         )
+    groups = placement.groups_of_type(cluster, options.group, options.gpu_slice)
+    if groups:
+        request = placement.PodsRequest(
+            "each pod requests",
+            1,  # a queue admits the pods of a service one by one
+            asked.cpus,
+            asked.memory_gib,
+            gpus > 0,
+            options.gpu_slice,
+            "set lower values in the endpoint file",
+        )
+        yield from placement.quota_problems(cluster, _team(cluster, options), groups, request)
 
 
 if __name__ == "__main__":

@@ -241,3 +241,29 @@ def test_a_model_is_served_on_a_slice() -> None:
     options.gpu_slice = None
     with pytest.raises(ValueError, match="--gpu-slice: got none; the GPUs of workers are divided"):
         pod_service(PLAIN, endpoint(), options, version="abc")
+
+
+def test_slices_of_a_group_without_gpus_are_refused_for_a_team_too() -> None:
+    cluster = cluster_with_quota(num_slices=7, mig_profile=SLICE)
+    with pytest.raises(ValueError, match="group system has no mig_profile"):
+        made(cluster=cluster, team="proteins", group="system", gpu_slice=SLICE)
+
+
+def test_a_service_whose_pods_a_quota_never_admits_is_refused() -> None:
+    cluster = cluster_with_quota("lend", num_slices=7, mig_profile=SLICE, memory_gib=8)
+    options = Namespace(team="proteins", priority=None, namespace=None, group=None, gpu_slice=SLICE)
+    asked = {"replicas": 9, "gpus": 1, "cpus": 2}
+    fits = endpoint(kubernetes={**asked, "memory_gib": 8})
+    assert pod_service(cluster, fits, options, version="abc").replicas == 9
+    with pytest.raises(ValueError) as caught:
+        pod_service(
+            cluster, endpoint(kubernetes={**asked, "memory_gib": 9}), options, version="abc"
+        )
+    message = "--team: got proteins; each pod requests 9 GiB of memory, and the team's quota of"
+    assert f"{message} {P5} has 8, 8 with all that it may borrow" in str(caught.value)
+    # Nobody's quota applies in a namespace of one's own.
+    options.team = None
+    options.namespace = "mine"
+    assert pod_service(
+        cluster, endpoint(kubernetes={**asked, "memory_gib": 9}), options, version="abc"
+    )

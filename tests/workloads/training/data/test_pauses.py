@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,3 +81,20 @@ def test_downloads_are_tried_again_after_different_times(
     for failures, pause in enumerate(pauses[:half]):
         mean = transfer.FIRST_BACKOFF_SECONDS * 2**failures
         assert mean * SHORTEST_SHARE <= pause <= mean * LONGEST_SHARE
+
+
+def test_forked_processes_have_different_pauses() -> None:
+    """The template of a node imports the module, and forks the processes of each start."""
+    program = (
+        "import os; from seqlm.training.data.pauses import spread\n"
+        "for _ in range(2):\n"
+        "    if (child := os.fork()) == 0:\n"
+        "        print(spread(1.0), flush=True)\n"
+        "        os._exit(0)\n"
+        "    os.waitpid(child, 0)\n"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout
+    first, second = shown.split()
+    assert first != second

@@ -10,8 +10,9 @@ SHORTEST_SHARE = 0.5
 """Shortest pause, as a share of the mean one."""
 LONGEST_SHARE = 1.5
 """Longest pause, as a share of the mean one."""
-_RANDOM = random.Random()
-"""Generator of its own, so that the random numbers of a run stay the same."""
+_RANDOM = random.SystemRandom()
+"""Generator without a state. With a copy of one, forked processes would have equal pauses. The generator of
+the module ``random`` would change the random numbers of a run."""
 
 
 def spread(seconds: float) -> float:

@@ -21,6 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from seqlm.runs.run_file import RunFile
+from seqlm.training import checkpoint
 from seqlm.training.checkpoint import Checkpointer
 from seqlm.training.checksums import SUMS_FILE
 from seqlm.training.config import ParallelConfig, TrainConfig
@@ -45,6 +46,8 @@ class Start:
 
     folder: Path
     mode: str = "ddp"
+    trains_all: bool = True
+    """Whether the bias is trained and saved, too."""
 
     def memory_of(self, node: int) -> Path:
         return self.folder / f"node-{node}"
@@ -53,9 +56,11 @@ class Start:
     def model(self, here: Processes) -> Iterator[Model]:
         """Yield a small model whose weights differ from start to start, with its checkpoints."""
         module = nn.Linear(5, 3)
+        module.bias.requires_grad_(self.trains_all)
         if self.mode == "fsdp":
             fully_shard(module, mesh=init_device_mesh("cpu", (here.world_size,)))
-        optimizer = torch.optim.AdamW(module.parameters(), lr=0.1)
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=0.1)
         config = RunFile(
             name="run",
             runs=str(self.folder),
@@ -64,7 +69,12 @@ class Start:
         )
         memory = states_in_memory(config, here, {"seed": 1})
         with Checkpointer(
-            self.folder / "checkpoints", here, {"seed": 1}, 2, memory=memory
+            self.folder / "checkpoints",
+            here,
+            {"seed": 1},
+            2,
+            trains_all=self.trains_all,
+            memory=memory,
         ) as checkpointer:
             yield Model(module, optimizer, checkpointer)
 
@@ -78,7 +88,7 @@ class Model:
     def values(self) -> list[float]:
         """Weights and moments of this process."""
         found: list[float] = []
-        for parameter in self.module.parameters():
+        for parameter in self.optimizer.param_groups[0]["params"]:
             for value in (parameter.detach(), *self.optimizer.state[parameter].values()):
                 local = value.to_local() if isinstance(value, DTensor) else value
                 found += local.flatten().tolist()
@@ -252,6 +262,35 @@ def _damage_the_only_state(folder: Path) -> None:
 
 def test_a_damaged_state_leaves_none_in_the_optimizer(tmp_path: Path) -> None:
     in_processes(tmp_path, _damage_the_only_state, 2)
+
+
+def _unreadable_for_one_process(folder: Path) -> None:
+    start = Start(folder, trains_all=False)
+    plain = mock.patch.object(checkpoint, "bare", lambda module: module)
+    with plain, node_of(start) as here:
+        _saved_and_lost(start, here)
+        with start.model(here) as model:
+            memory = model.checkpointer.memory
+            assert memory is not None
+            read = memory._read
+
+            def read_by_others(*arguments: Any) -> Any:
+                found = read(*arguments)
+                if here.is_first:
+                    raise OSError("no answer")
+                return found
+
+            before = [value.detach().clone() for value in model.module.parameters()]
+            with mock.patch.object(memory, "_read", read_by_others):
+                assert model.restored_step() is None
+            assert all(map(torch.equal, before, model.module.parameters()))
+            assert not model.optimizer.state
+
+
+def test_adapters_start_again_if_one_process_cannot_read_the_state(tmp_path: Path) -> None:
+    """The frozen weights are not read again, so nothing would replace what the others have read."""
+    output = in_processes(tmp_path, _unreadable_for_one_process, 2)
+    assert "cannot be read: no answer; falling back" in output
 
 
 def _newer_checkpoint(folder: Path) -> None:

@@ -290,8 +290,8 @@ class Checkpointer:
         """Load the newest undamaged state; return its ``checkpoint.json``, None if the run has none.
 
         A state in memory is used if it is newer than all checkpoints. If it is damaged and there is no
-        checkpoint, the weights are arbitrary afterwards. A damaged checkpoint is renamed to
-        ``*.damaged`` with a warning, and the one before it is tried.
+        checkpoint, adapters are as before, and the weights of a run that trains all of them are arbitrary. A
+        damaged checkpoint is renamed to ``*.damaged`` with a warning, and the one before it is tried.
 
         Raises:
             ValueError: if the checkpoint is of another model, data set or seed, naming the fields, or if all
@@ -337,9 +337,14 @@ class Checkpointer:
             new = [optimizer for optimizer in optimizers if not optimizer.state]
             model_state, optimizer_state = self._state_to_read(model, optimizers)
             state = {"model": model_state, "optimizer": {"state": optimizer_state["state"]}}
+            adapters = {} if self._trains_all else local_tensors(model_state)
+            before = {name: value.clone() for name, value in adapters.items()}
             try:
                 document = self.memory.load(step, local_tensors(state))
             except DamagedError as error:
+                # This process may have read its part, and another one not.
+                for name, value in before.items():
+                    adapters[name].copy_(value)
                 for optimizer in new:
                     optimizer.state.clear()
                 if self._here.is_first:

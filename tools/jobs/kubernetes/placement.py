@@ -299,7 +299,10 @@ def quota_problems(
         )
         return
     own = _amounts_with_devices(team.quota, groups, request)
-    limits = _amounts_with_devices(team.borrow_limits, groups, request)
+    # A limit of CPUs and memory alone adds to the CPUs and memory of the team's own devices.
+    limits = [found for found in team.borrow_limits if found.instance_type in groups[0].types]
+    if not own:
+        limits = _amounts_with_devices(limits, groups, request)
     for field, unit, of_pod in (
         ("vcpus", "vCPUs", request.cpus),
         ("memory_gib", "GiB of memory", request.memory_gib),

@@ -170,6 +170,15 @@ def with_quota(sharing: str, group: str = "p5", **amounts: Any) -> Any:
     )
 
 
+def with_limit(cluster: Any, limit: Quota) -> Any:
+    """The cluster, in which all teams may borrow this much."""
+    governance = cluster.task_governance
+    teams = [team.model_copy(update={"borrow_limits": [limit]}) for team in governance.teams]
+    return cluster.model_copy(
+        update={"task_governance": governance.model_copy(update={"teams": teams})}
+    )
+
+
 @pytest.mark.parametrize(
     ("cluster", "wanted", "message"),
     [
@@ -207,20 +216,17 @@ def test_quotas_of_cpus_and_memory_admit_what_fits() -> None:
     assert made(cluster=ample, team="proteins", nodes="1").num_pods == 1
     borrowing = with_quota("lend_and_borrow", num_accelerators=8, vcpus=120)
     assert made(cluster=borrowing, team="proteins", nodes="1").num_pods == 1
+    # The quota has the GPUs, and the limit the missing CPUs.
+    quota = with_quota("lend_and_borrow", num_accelerators=8, vcpus=100)
+    limited = with_limit(quota, Quota(instance_type=P5, vcpus=80))
+    assert made(cluster=limited, team="proteins", nodes="1").num_pods == 1
     # Its GPUs are lent by others.
     lent = with_quota("lend_and_borrow", vcpus=8)
     assert made(cluster=lent, team="proteins", nodes="1").num_pods == 1
 
 
 def test_a_limit_of_borrowing_counts() -> None:
-    cluster = shipped("eks-p5")
-    governance = cluster.task_governance
-    assert governance is not None
-    limit = Quota(instance_type=P5, num_accelerators=8)
-    teams = [team.model_copy(update={"borrow_limits": [limit]}) for team in governance.teams]
-    limited = cluster.model_copy(
-        update={"task_governance": governance.model_copy(update={"teams": teams})}
-    )
+    limited = with_limit(shipped("eks-p5"), Quota(instance_type=P5, num_accelerators=8))
     assert made(cluster=limited, team="proteins", nodes="7").num_pods == 7
     with pytest.raises(ValueError, match=r"is 6 node\(s\), 7 with all that it may borrow"):
         made(cluster=limited, team="proteins", nodes="8")

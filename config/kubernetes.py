@@ -74,7 +74,7 @@ class AccessEntry(Section):
 
     @property
     def has_access(self) -> bool:
-        """Return whether EKS has an entry for the role or user."""
+        """Whether EKS has an entry for the role or user."""
         return ACCESS_POLICIES[self.level] is not None
 
 

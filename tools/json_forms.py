@@ -210,7 +210,7 @@ DEPLOYMENT_COMMANDS: Mapping[str, Command] = {
             "notices[].logical_id": "logical id of the resource",
             "notices[].text": "consequence",
             "notices[].is_certain": "whether it happens for certain",
-            "refused[]": "updates that CloudFormation will refuse, as text",
+            "refused[]": "reasons for which CloudFormation or `make deploy` will refuse an update",
         },
     ),
     "bootstrap": Command(

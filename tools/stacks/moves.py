@@ -93,13 +93,13 @@ def deployed_places(cloudformation: Any, stack_name: str) -> Places:
     found = Places()
     stacks = {OWN_STACK: stack_name}
     while stacks:
-        place, name = stacks.popitem()
+        stack, name = stacks.popitem()
         contents = read_stack(cloudformation, name)
         if contents is None:
             continue
         existing = [resource for resource in contents.resources if resource.physical_id]
         found.add(
-            place,
+            stack,
             {
                 resource.logical_id: {
                     "Type": resource.resource_type,
@@ -108,7 +108,7 @@ def deployed_places(cloudformation: Any, stack_name: str) -> Places:
                 for resource in existing
             },
         )
-        if place == OWN_STACK:
+        if stack == OWN_STACK:
             stacks |= {
                 resource.logical_id: resource.physical_id
                 for resource in existing

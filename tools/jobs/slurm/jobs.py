@@ -154,5 +154,5 @@ class SlurmJobs(Scheduler):
 
 def _failure(lines: Iterable[str]) -> str:
     """Return the message about an error in the output of a program that failed, which is its last line."""
-    *_, last = ["it printed no message", *filter(str.strip, lines)]
+    *_, last = ["the program on the cluster printed no message", *filter(str.strip, lines)]
     return last.removeprefix("error: ")

@@ -21,10 +21,10 @@ from .run_list import RUNS_FOLDER
 from .text_table import text_table
 
 LEAST = 2
-JSON_FIELDS = ("fields", "scores", "notes")
-"""Fields of the result with ``--json``."""
 MOST = 6
 """Largest number of compared runs: as many as have a colour in the figure."""
+JSON_FIELDS = ("fields", "scores", "notes")
+"""Fields of the result with ``--json``."""
 TITLE_FIELD = "name"
 """Field of the run file that is not compared, because it is the title of a run's column."""
 SAME = "The run files have the same values."

@@ -130,7 +130,7 @@ def _meeting_soon(num_nodes: int) -> Iterator[None]:
     # Besides its waits, torch answers for a second from what it saw last.
     holder = partial(
         dynamic_rendezvous._BackendRendezvousStateHolder,
-        cache_duration=_poll_seconds(num_nodes),  # type: ignore[arg-type]  # torch adds it to a time
+        cache_duration=_poll_seconds(num_nodes),  # type: ignore[arg-type]  # torch subtracts it from a time
     )
     with (
         mock.patch.object(dynamic_rendezvous, "_delay", partial(_short_delay, num_nodes=num_nodes)),

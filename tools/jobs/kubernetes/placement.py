@@ -249,7 +249,7 @@ class PodsRequest:
     has_accelerators: bool
     gpu_slice: str | None
     remedy: str
-    """What to do besides a larger quota, for messages."""
+    """Way out besides a larger quota, for messages, for example ``use fewer nodes or GPUs``."""
 
 
 def _quota_problems(

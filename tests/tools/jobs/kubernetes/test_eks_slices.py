@@ -267,7 +267,7 @@ def test_a_service_whose_pods_a_quota_never_admits_is_refused() -> None:
         )
     message = "--team: got proteins; each pod requests 9 GiB of memory, and the team's quota of"
     assert f"{message} {P5} has 8, 8 with all that it may borrow" in str(caught.value)
-    # Nobody's quota applies in a namespace of one's own.
+    # No quota applies in a namespace of one's own.
     options.team = None
     options.namespace = "mine"
     assert pod_service(

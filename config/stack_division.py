@@ -61,7 +61,7 @@ def division(cluster: EksCluster) -> Division:
         teams[:FIRST_TEAMS],
         {place: entry for place, entry in enumerate(entries[:FIRST_ENTRIES]) if entry.has_access},
         _by_stack(teams[FIRST_TEAMS:], _team_stack),
-        _by_stack([entry for entry in entries[FIRST_ENTRIES:] if entry.has_access], _entry_stack),
+        _by_stack(entries[FIRST_ENTRIES:], _entry_stack),
     )
 
 
@@ -79,21 +79,30 @@ def _team_stack(team: Team) -> int:
     return zlib.crc32(team.name.encode()) % NUM_TEAM_STACKS
 
 
-def _entry_stack(entry: AccessEntry) -> int:
+def _entry_stack(entry: AccessEntry) -> int | None:
+    """Return the number of an entry's nested stack; None if it has no access, and so no resource."""
+    if not entry.has_access:
+        return None
     return zlib.crc32(entry.principal_arn.encode()) % NUM_ENTRY_STACKS
 
 
-def _by_stack(items: Sequence[Item], stack_of: Callable[[Item], int]) -> dict[int, list[Item]]:
+def _by_stack(
+    items: Sequence[Item], stack_of: Callable[[Item], int | None]
+) -> dict[int, list[Item]]:
     found: dict[int, list[Item]] = {}
     for item in items:
-        found.setdefault(stack_of(item), []).append(item)
+        stack = stack_of(item)
+        if stack is not None:
+            found.setdefault(stack, []).append(item)
     return dict(sorted(found.items()))
 
 
-def _most(items: Sequence[Item], stack_of: Callable[[Item], int], per_stack: int) -> int:
+def _most(items: Sequence[Item], stack_of: Callable[[Item], int | None], per_stack: int) -> int:
     used: dict[int, int] = {}
     for number, item in enumerate(items):
         stack = stack_of(item)
+        if stack is None:
+            continue
         used[stack] = used.get(stack, 0) + 1
         if used[stack] > per_stack:
             return number

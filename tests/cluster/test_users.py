@@ -91,14 +91,12 @@ def test_administrators_become_root_and_others_do_not(
 def bens_job(cluster: Cluster, lifecycle: Lifecycle) -> Iterator[Machine]:
     """The worker on which a job of ben's runs; he has none on the others."""
     worker = cluster.workers[0]
-    job = submit(cluster.login, "ben", f"--nodelist={worker.hostname}", script="sleep 300")
-
-    def runs() -> bool:
-        return (
-            "RUNNING" in cluster.controller.run(["squeue", "--format=%T", f"--jobs={job}"]).output
-        )
-
-    wait_until(runs, "ben's job to run", seconds=240)
+    begun = cluster.shared / "home/ben/begun"
+    begun.unlink(missing_ok=True)
+    # Slurm's controller calls a job running before the node has processes of it.
+    script = "touch begun && sleep 300"
+    job = submit(cluster.login, "ben", f"--nodelist={worker.hostname}", script=script)
+    wait_until(begun.exists, "ben's job to run", seconds=240)
     yield worker
     cluster.controller.run(["scancel", job])
     cluster.wait_for_slurm()

@@ -158,3 +158,13 @@ def test_a_team_that_would_leave_a_nested_stack_is_refused(templates: dict[str, 
     moved = TEAMS[FIRST_TEAMS]["name"]
     assert f"between the cluster's own stack and a nested one: {moved}. " in message
     assert f"without `quota`, and take their members' access away: {TEAMS[1]['name']}." in message
+
+
+def test_entries_without_access_take_no_room_in_nested_stacks() -> None:
+    (entry, *_) = EVERYONE.kubernetes.access
+    without = entry.model_copy(update={"level": "none"})
+    first = [entry] * stack_division.FIRST_ENTRIES
+    num_more = stack_division.ENTRIES_PER_STACK + 1
+    assert stack_division.most_entries([*first, *[without] * num_more]) == len(first) + num_more
+    # All of these have one principal, and so one nested stack.
+    assert stack_division.most_entries([*first, *[entry] * num_more]) == len(first) + num_more - 1

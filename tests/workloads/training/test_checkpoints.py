@@ -227,7 +227,8 @@ def test_what_the_first_process_finds_ends_all_of_them(tmp_path: Path, what: str
         "precision": f"[Errno 17] File exists: '{tmp_path}/x'",
         "baselines": "no baseline",
     }[what]
-    assert started.output.splitlines().count(message) == 2, started.output
+    # Lines of two processes may be on one.
+    assert started.output.count(message) == 2, started.output
 
 
 def fail_on_the_first(folder: Path, what: str) -> None:

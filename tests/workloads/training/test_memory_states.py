@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -214,13 +215,39 @@ def _parts_of_one_node(folder: Path) -> None:
     with node_of(start, local_size=2) as here:
         kept = _saved_and_lost(start, here)
         newest = start.memory_of(0) / "step-00000004"
-        assert {path.name for path in newest.iterdir()} == {
-            "shard-00000-part-000",
-            "shard-00000-part-001",
-        }
+        found = {path.name for path in newest.iterdir()}
+        assert found == {"shard-00000-part-000", "shard-00000-part-001"}, found
         with start.model(here) as model:
             assert model.restored_step() == 4
             assert model.values() == kept
+
+
+def _delete_late(folder: Path) -> None:
+    start = Start(folder)
+    newest = start.memory_of(0) / "step-00000004"
+    gather = Processes.gather
+
+    def late(here: Processes, mine: dict[Any, Any]) -> dict[Any, Any]:
+        """Return from the exchange before the second state once the other process has written it."""
+        found = gather(here, mine)
+        is_of_problems = all(value == "" for value in found.values())
+        if here.is_first and is_of_problems and (start.memory_of(0) / "step-00000002").exists():
+            deadline = time.monotonic() + 60
+            while not (newest / "shard-00000-part-001").exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        return found
+
+    with node_of(start, local_size=2) as here:
+        with mock.patch.object(Processes, "gather", late):
+            kept = _saved_and_lost(start, here)
+        with start.model(here) as model:
+            assert model.restored_step() == 4
+            assert model.values() == kept
+
+
+def test_a_process_that_deletes_late_keeps_what_another_one_has_written(tmp_path: Path) -> None:
+    """The first process of a node deletes former states for all of them."""
+    in_processes(tmp_path, _delete_late, 2)
 
 
 def test_processes_of_a_node_write_a_part_each(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def _node_problems(
                 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PodsRequest:
     """Request of the pods that a team's queue admits together."""
 
@@ -263,13 +263,13 @@ def _quota_problems(
     share = place.share(wanted.stage)
     pods = place.sizes[-1]
     request = PodsRequest(
-        f"{pods} pod(s) of the job request",
-        pods,
-        share.cpus,
-        share.memory_gib,
-        bool(place.accelerators),
-        wanted.gpu_slice,
-        "use fewer nodes or GPUs",
+        who=f"{pods} pod(s) of the job request",
+        num_pods=pods,
+        cpus=share.cpus,
+        memory_gib=share.memory_gib,
+        has_accelerators=bool(place.accelerators),
+        gpu_slice=wanted.gpu_slice,
+        remedy="use fewer nodes or GPUs",
     )
     yield from quota_problems(cluster, place.team, groups, request)
 

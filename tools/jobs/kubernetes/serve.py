@@ -176,13 +176,13 @@ def _problems(
     groups = placement.groups_of_type(cluster, options.group, options.gpu_slice)
     if groups:
         request = placement.PodsRequest(
-            "each pod requests",
-            1,  # a queue admits the pods of a service one by one
-            asked.cpus,
-            asked.memory_gib,
-            gpus > 0,
-            options.gpu_slice,
-            "set lower values in the endpoint file",
+            who="each pod requests",
+            num_pods=1,  # a queue admits the pods of a service one by one
+            cpus=asked.cpus,
+            memory_gib=asked.memory_gib,
+            has_accelerators=gpus > 0,
+            gpu_slice=options.gpu_slice,
+            remedy="set lower values in the endpoint file",
         )
         yield from placement.quota_problems(cluster, _team(cluster, options), groups, request)
 

@@ -3,7 +3,8 @@
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from seqlm.training.checksums import DamagedError
 from seqlm.training.processes import Processes
+from seqlm.training.whole_file import remove
 
 from .interval import Cost, Interval
 from .layout import Layout
@@ -127,7 +129,7 @@ class KeptStates(ABC):
             problem = error.what
         self._raise_first(problem)
         self._written = step
-        self._delete_others()
+        self._delete(self._outdated())
         self._messages.append(f"continues from the state in memory of step {step}{source}")
         return self._here.from_first(document)
 
@@ -180,8 +182,8 @@ class KeptStates(ABC):
         """
 
     @abstractmethod
-    def _delete_others(self) -> None:
-        """Delete all states but the last one that was written or read."""
+    def _outdated(self) -> list[Path]:
+        """Return the folders of states that this process deletes: all but the last one written or read."""
 
     @abstractmethod
     def _delete_all(self) -> None:
@@ -243,6 +245,11 @@ class KeptStates(ABC):
             self._problem = f"process {self._here.rank}: {error}"
         self._background_seconds = time.monotonic() - began
 
+    @staticmethod
+    def _delete(folders: Sequence[Path]) -> None:
+        for folder in folders:
+            remove(folder)
+
     def _join(self) -> None:
         if self._writing is not None:
             self._writing.join()
@@ -251,12 +258,14 @@ class KeptStates(ABC):
     def _complete_write(self) -> None:
         """Wait for the write under way on all processes, and delete older states once it is complete."""
         self._join()
+        # After the exchange, another process of the node may have begun to write the next state.
+        outdated = self._outdated() if self._written is not None else []
         problems = self._here.gather({self._here.rank: self._problem})
         first_problem = next(filter(None, problems.values()), "")
         if first_problem:
             self._fall_back(first_problem)
-        elif self._written is not None:
-            self._delete_others()
+        else:
+            self._delete(outdated)
 
     def _raise_first(self, problem: str) -> None:
         """Raise the problem of the first process that has one, on every process."""

@@ -8,6 +8,7 @@ import json
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import safetensors
@@ -162,8 +163,9 @@ class ManagedStates(KeptStates):
             names |= _copy(content, tensors)
         return names, document
 
-    def _delete_others(self) -> None:
-        """The service keeps the newest states of a job, and drops older ones."""
+    def _outdated(self) -> list[Path]:
+        """Return none: the service keeps the newest states of a job, and drops older ones."""
+        return []
 
     def _delete_all(self) -> None:
         for step in self._steps():

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from seqlm.training.checksums import DamagedError, read_document
 from seqlm.training.processes import Processes
-from seqlm.training.whole_file import remove
 
 from .available import available_bytes
 from .interval import Interval
@@ -155,18 +154,17 @@ class MemoryStates(KeptStates):
         document = read_document(self._path(step, self._layout.piece_of(self._here.rank)))
         return names, document
 
-    def _delete_others(self) -> None:
-        """Delete all states on this node but the last one that was written or read."""
+    def _outdated(self) -> list[Path]:
         assert self._written is not None
         newest = self._path(self._written)
-        for path in self._folder.glob(STEP_PATTERN):
-            if path != newest and self._is_leader:
-                remove(path)
+        return [path for path in self._folders() if path != newest]
 
     def _delete_all(self) -> None:
-        if self._is_leader:
-            for path in self._folder.glob(STEP_PATTERN):
-                remove(path)
+        self._delete(self._folders())
+
+    def _folders(self) -> list[Path]:
+        """Return the folders of all states on this node, which its first process deletes; others get none."""
+        return list(self._folder.glob(STEP_PATTERN)) if self._is_leader else []
 
     def _stored(self) -> dict[int, dict[int, _Stored]]:
         """Return the pieces that can be used, by node and step."""

@@ -62,11 +62,10 @@ def build_start(
         ValueError: if the weights, or all states, cannot be read.
     """
     config = objective.config
-    restores = checkpointer is not None and checkpointer.has_state()
-    weights: _Weights | None = None
-    if not restores:
-        weights = _read(objective, here)
+    to_restore = checkpointer if checkpointer is not None and checkpointer.has_state() else None
+    weights = _read(objective, here) if to_restore is None else None
     empty = objective.on_meta()
+    # A run that trains all weights quantizes none, so it needs no values here.
     objective.quantize(empty, {} if weights is None else weights.values, dtype, here.device)
     # The other processes wait here for the first one, since a wait in NCCL ends after ten minutes.
     here.sum_on_host(0.0)
@@ -76,16 +75,16 @@ def build_start(
     model = parallelize(empty, values, config.parallel, here, dtype, objective.loaded)
     optimizers = build_optimizers(model, objective.optim, dtype)
     saved: dict[str, Any] | None = None
-    if restores:
-        assert checkpointer is not None
+    if to_restore is not None:
         with signals_to(here.stop):
-            saved = checkpointer.restore(model, optimizers)
-        if saved is None:  # the state was damaged
-            weights = _read(objective, here)
-            here.sum_on_host(0.0)  # as above
-            set_weights(model, weights.values, config.parallel)
-    sha256 = _recorded(objective, here, saved) if weights is None else weights.sha256
-    return Start(model, optimizers, sha256, saved)
+            saved = to_restore.restore(model, optimizers)
+    if saved is not None:
+        return Start(model, optimizers, _recorded(objective, here, saved), saved)
+    if weights is None:  # the state was damaged
+        weights = _read(objective, here)
+        here.sum_on_host(0.0)  # as above
+        set_weights(model, weights.values, config.parallel)
+    return Start(model, optimizers, weights.sha256, saved)
 
 
 def _read(objective: Objective, here: Processes) -> _Weights:
@@ -97,9 +96,9 @@ def _read(objective: Objective, here: Processes) -> _Weights:
     return _Weights(values, source.sha256)
 
 
-def _recorded(objective: Objective, here: Processes, saved: dict[str, Any] | None) -> str | None:
+def _recorded(objective: Objective, here: Processes, saved: dict[str, Any]) -> str | None:
     """Return the SHA-256 of the model that the run started from, as a state has it."""
-    if saved is not None and START_FIELD in saved:
+    if START_FIELD in saved:
         sha256: str | None = saved[START_FIELD]
         return sha256
     with verified(objective.start, here) as source:  # states of earlier versions do not have it

@@ -154,7 +154,7 @@ def test_a_job_continues_from_memory(
         assert lifecycle.run(cluster.replace(destroyed)).status == 0
         cluster.wait_for_slurm()
     assert int(job_of(cluster, job["job"])["Restarts"]) == 1
-    assert "copied from other nodes: 1 pieces" in log.read_text()
+    assert "pieces copied from other nodes: 1" in log.read_text()
     assert [event["step"] % STEPS for event in resumptions(run_dir)] == [0, 0, 0]
     assert all(event["lost_steps"] <= 2 * STEPS for event in resumptions(run_dir))
     assert losses(run_dir) == uninterrupted.losses

@@ -165,9 +165,9 @@ def _lose_a_node(folder: Path, mode: str) -> None:
             assert model.checkpointer.memory is not None
             (message,) = model.checkpointer.memory.take_messages()
             # Sharded, the new node has lost its copy of the other node's piece, too.
-            copies = "; copies made again: 1 pieces" if mode == "fsdp" else ""
+            copies = "; copies made again: 1" if mode == "fsdp" else ""
             assert message == (
-                "continues from the state in memory of step 4; copied from other nodes: 1 pieces"
+                "continues from the state in memory of step 4; pieces copied from other nodes: 1"
                 + copies
             )
             # The next state replaces it.
@@ -196,8 +196,8 @@ def _die_before_the_copies(folder: Path) -> None:
                 assert model.values() == kept
                 assert model.checkpointer.memory is not None
                 (message,) = model.checkpointer.memory.take_messages()
-                assert message.endswith(f"; copies made again: {2 - num_read} pieces")
-                assert (f"copied from other nodes: {num_read} pieces" in message) == bool(num_read)
+                assert message.endswith(f"; copies made again: {2 - num_read}")
+                assert (f"pieces copied from other nodes: {num_read}" in message) == bool(num_read)
                 raise KilledError
             if here.is_first:
                 shutil.rmtree(start.memory_of(1))

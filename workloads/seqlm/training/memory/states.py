@@ -142,9 +142,9 @@ class MemoryStates(KeptStates):
         check_piece(self._path(step, self._layout.piece_of(self._here.rank)))
         num_read = sum(len(copies.sources) for copies in read)
         num_kept = sum(len(copies.sources) for copies in kept)
-        source = f"; copied from other nodes: {num_read} pieces" if num_read else ""
+        source = f"; pieces copied from other nodes: {num_read}" if num_read else ""
         if is_safe and num_kept > num_read:
-            source += f"; copies made again: {num_kept - num_read} pieces"
+            source += f"; copies made again: {num_kept - num_read}"
         return source
 
     def _read(self, step: int, tensors: Mapping[str, Tensor]) -> tuple[set[str], dict[str, Any]]:

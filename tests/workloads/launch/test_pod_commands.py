@@ -181,7 +181,9 @@ def test_pods_of_kubeflow_continue_from_memory_and_save_before_they_end(
             assert not list(pod.memory.glob("*/step-*")), "the run is saved"
     own, of_peer = (text for text in events(job, shared) if text.startswith("continues from the"))
     # The process may die before the newest state has a copy on the other node.
-    assert re.fullmatch(r"continues from the state in memory of step \d+(; copies made again: 1)?", own)
+    assert re.fullmatch(
+        r"continues from the state in memory of step \d+(; copies made again: 1)?", own
+    )
     assert "; pieces copied from other nodes: 1" in of_peer
     assert events(job, shared)[-1] == "stopped by SIGTERM"
 

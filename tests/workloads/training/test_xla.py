@@ -18,7 +18,7 @@ from torch import nn
 
 from seqlm.training import device_runtime
 from seqlm.training.device_runtime import XlaRuntime
-from seqlm.training.processes import processes
+from seqlm.training.processes import Processes, processes
 from seqlm.training.trainer import StepResult, Trainer
 from tests.workloads.training.training_runs import (
     NUM_STEPS,
@@ -155,6 +155,28 @@ def test_nothing_falls_back_to_the_host(trained: Trained) -> None:
     assert {
         name for name in metrics.counter_names() if name.startswith("aten::")
     } <= READ_BY_THE_HOST
+
+
+def test_all_sums_of_a_step_are_part_of_its_graphs(
+    train: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums on the hosts would cost each step a message to every host."""
+    devices: list[str] = []
+    add_up = Processes.add_up
+    step = Trainer.step
+
+    def recorded(here: Processes, values: torch.Tensor) -> None:
+        devices.append(values.device.type)
+        add_up(here, values)
+
+    def step_recorded(trainer: Trainer, *arguments: Any, **options: Any) -> StepResult:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Processes, "add_up", recorded)
+            return step(trainer, *arguments, **options)
+
+    monkeypatch.setattr(Trainer, "step", step_recorded)
+    train("xla", "summed", "train.max_steps=4")
+    assert set(devices) == {"xla"}
 
 
 def test_a_resumed_run_is_exact(train: Callable[..., Path]) -> None:

@@ -348,10 +348,10 @@ class Trainer:
         bare(self.model).weights_changed()
         # The loss is a mean over all targets of the step, on any process and in any micro-batch. Gradients
         # are averaged over processes, hence the factor world_size.
-        num_targets = self._packs.begin(step)
+        num_targets = self._packs.begin(step).to(here.device)
         here.add_up(num_targets)
         # A step of few short records may have no target.
-        num_targets = num_targets.clamp(min=1).to(here.device)
+        num_targets = num_targets.clamp(min=1)
         factor = here.world_size / num_targets
         loss = torch.zeros((), device=here.device)
         # Without this flush, the first micro-batch would have a constant in place of the tensor.

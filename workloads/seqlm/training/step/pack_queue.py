@@ -42,7 +42,8 @@ class PackQueue:
         """Mask the packs of a step that are not masked yet.
 
         Returns:
-            Number of targets of all of them, () int64 on the device on which packs are masked.
+            Number of targets of all of them, () fp32 on the device on which packs are masked. It is exact up
+            to 16,777,216. Trainium has no 64-bit numbers for the sum over all processes.
         """
         is_next = self._step is not None and self._step.following is step
         self._current = self._next if is_next else deque()
@@ -50,7 +51,8 @@ class PackQueue:
         self._step = step
         for host in step.packs[len(self._current) :]:
             self._current.append(self._masked(host))
-        return torch.stack([masked.num_targets for masked in self._current]).sum()
+        num_targets = torch.stack([masked.num_targets for masked in self._current])
+        return num_targets.sum(dtype=torch.float32)
 
     def take(self) -> Any:
         """Return the next pack of the step, and forget it."""

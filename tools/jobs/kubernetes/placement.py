@@ -8,8 +8,7 @@ from config.cluster import BoughtAs
 from config.eks_cluster import EksCluster, EksInstanceGroup
 from config.facts.gpu_slices import CONFIG_LABEL, STATE_DONE, STATE_LABEL
 from config.resource_names import COMMON_NAMESPACE
-from config.task_governance import BORROW_LIMIT_PERCENT, Team, team_namespace
-from config.task_governance import Quota as ComputeAmount
+from config.task_governance import team_namespace
 from seqlm.launch.pod_job import DEEP_HEALTH_LABEL, GROUP_LABEL, INSTANCE_TYPE_LABEL, PodJob
 from seqlm.runs.stages import STAGES
 from tools.jobs.checks import (
@@ -23,6 +22,7 @@ from tools.jobs.checks import (
     size_problems,
     sizes_of,
 )
+from tools.jobs.kubernetes.quotas import PodsRequest, TeamQuota, quota_problems, team_quota
 
 IMAGE = re.compile(r"[\w.-]+(:\d+)?(/[a-z0-9._-]+)+(:[\w.-]+)?@sha256:[0-9a-f]{64}")
 RESUMED_NAMESPACE = re.compile(r"kubeflow$|hyperpod")
@@ -75,16 +75,6 @@ class PodShare:
 
     cpus: int
     memory_gib: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quota:
-    """Whole nodes of a type, or slices of its GPUs, that a team may use."""
-
-    own: int
-    """Number in the team's quota."""
-    with_borrowed: int
-    """Number with all that the team may borrow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +141,7 @@ def placement(
         groups=groups,
         hardware=hardware,
         accelerators=accelerators_of(hardware, wanted),
-        sizes=sizes_of(wanted, _available(groups, _quota(cluster, team, groups[0], wanted))),
+        sizes=sizes_of(wanted, _available(groups, _quota(cluster, groups[0], wanted))),
         priority=wanted.priority,
         managed_memory_percent=cluster.managed_memory_percent,
     )
@@ -206,7 +196,7 @@ def _node_problems(
     """Yield what is wrong with the accelerators and the number of nodes."""
     hardware = groups[0].hardware
     yield from accelerator_problems(hardware, wanted, option="--group")
-    quota = _quota(cluster, chosen_team(cluster, wanted.team), groups[0], wanted)
+    quota = _quota(cluster, groups[0], wanted)
     nodes = _available(groups, quota)
     yield from size_problems(wanted, nodes)
     sizes = sizes_of(wanted, nodes)
@@ -218,8 +208,8 @@ def _node_problems(
             )
             return
         yield (
-            f"NODES: got {wanted.nodes}; the team's quota of {hardware.name} is {quota.own} node(s), "
-            f"{quota.with_borrowed} with all that it may borrow"
+            f"NODES: got {wanted.nodes or sizes[-1]}; the team's quota of {groups[0].types_text} is "
+            f"{quota.text}"
         )
     if len(sizes) < 2:
         return
@@ -233,23 +223,6 @@ def _node_problems(
                     f"NODES: got {wanted.nodes}; HyperPod's operator does not change the number of spot "
                     f"nodes, which {group.name} has"
                 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PodsRequest:
-    """Request of the pods that a team's queue admits together."""
-
-    who: str
-    """These pods with a verb, for messages, for example ``each pod requests``."""
-    num_pods: int
-    cpus: int
-    """vCPUs of each pod."""
-    memory_gib: int
-    """Memory of each pod in GiB."""
-    has_accelerators: bool
-    gpu_slice: str | None
-    remedy: str
-    """Way out besides a larger quota, for messages, for example ``use fewer nodes or GPUs``."""
 
 
 def _quota_problems(
@@ -272,70 +245,6 @@ def _quota_problems(
         remedy="use fewer nodes or GPUs",
     )
     yield from quota_problems(cluster, place.team, groups, request)
-
-
-def quota_problems(
-    cluster: EksCluster,
-    team_name: str | None,
-    groups: Sequence[EksInstanceGroup],
-    request: PodsRequest,
-) -> Iterator[str]:
-    """Yield why a team's quota never admits pods, apart from their number of accelerators.
-
-    Args:
-        cluster: cluster file.
-        team_name: team of the pods; None if they count against no quota.
-        groups: groups of one instance type, on which the pods may run.
-        request: request of the pods.
-    """
-    team = _team_named(cluster, team_name)
-    if team is None:
-        return
-    may_borrow = team.sharing == "lend_and_borrow"
-    if not may_borrow and not any(found.instance_type in groups[0].types for found in team.quota):
-        yield (
-            f"--team: got {team.name}; its quota has no {groups[0].types_text}, and with sharing: "
-            f"{team.sharing} it borrows none; add a quota of this type, or give another --team or --group"
-        )
-        return
-    own = _amounts_with_devices(team.quota, groups, request)
-    # A limit of CPUs and memory alone adds to the CPUs and memory of the team's own devices.
-    limits = [found for found in team.borrow_limits if found.instance_type in groups[0].types]
-    if not own:
-        limits = _amounts_with_devices(limits, groups, request)
-    for field, unit, of_pod in (
-        ("vcpus", "vCPUs", request.cpus),
-        ("memory_gib", "GiB of memory", request.memory_gib),
-    ):
-        # What no amount states is in proportion to the number of nodes or slices.
-        if all(getattr(amount, field) is None for amount in (*own, *limits)):
-            continue
-        amount = sum(getattr(found, f"all_{field}") for found in own)
-        borrowed = sum(getattr(limit, f"all_{field}") for limit in limits)
-        if not limits:
-            borrowed = amount * (team.borrow_limit_percent or BORROW_LIMIT_PERCENT) / 100
-        most = amount + (borrowed if may_borrow else 0)
-        if request.num_pods * of_pod > most:
-            yield (
-                f"--team: got {team.name}; {request.who} {request.num_pods * of_pod} {unit}, and the "
-                f"team's quota of {groups[0].types_text} has {amount:g}, {most:g} with all that it may "
-                f"borrow; raise {field} in the cluster file, or {request.remedy}"
-            )
-
-
-def _amounts_with_devices(
-    amounts: Sequence[ComputeAmount], groups: Sequence[EksInstanceGroup], request: PodsRequest
-) -> list[ComputeAmount]:
-    """Return the amounts of the groups' instance type that have devices as the pods want them.
-
-    A team without such devices uses what is lent, which only Kueue knows.
-    """
-    of_type = [found for found in amounts if found.instance_type in groups[0].types]
-    if not request.has_accelerators:
-        return of_type
-    if request.gpu_slice is not None:
-        return [found for found in of_type if found.mig_profile == request.gpu_slice]
-    return [found for found in of_type if found.num_instances or found.num_accelerators]
 
 
 def slice_problems(cluster: EksCluster, group: str | None, gpu_slice: str | None) -> Iterator[str]:
@@ -520,52 +429,20 @@ def tolerations(groups: Sequence[EksInstanceGroup]) -> tuple[dict[str, str], ...
     return tuple(found.values())
 
 
-def _quota(
-    cluster: EksCluster, team_name: str | None, group: EksInstanceGroup, wanted: EksWanted
-) -> Quota | None:
-    """Return the nodes or slices of a team's quota, without and with borrowed ones; None without a quota."""
-    team = _team_named(cluster, team_name)
-    if team is None:
-        return None
-    own = _amount(team.quota, group, wanted)
-    # A limit of CPUs and memory alone says nothing about nodes.
-    limits = [
-        limit
-        for limit in team.borrow_limits
-        if limit.instance_type in group.types
-        and (limit.num_instances or limit.num_accelerators or limit.num_slices)
-    ]
-    may_borrow = team.sharing == "lend_and_borrow"
-    if not own and not limits:
-        has_others = any(part.instance_type in group.types for part in team.quota)
-        if may_borrow or wanted.gpu_slice is None or not has_others:
-            return None  # such a team uses what is lent, which only Kueue knows
-    if limits:
-        borrowed = _amount(limits, group, wanted)
-    else:
-        borrowed = own * (team.borrow_limit_percent or BORROW_LIMIT_PERCENT) // 100
-    return Quota(own=own, with_borrowed=own + (borrowed if may_borrow else 0))
-
-
-def _team_named(cluster: EksCluster, name: str | None) -> Team | None:
-    return next((found for found in cluster.teams if found.name == name), None)
-
-
-def _amount(amounts: Sequence[ComputeAmount], group: EksInstanceGroup, wanted: EksWanted) -> int:
-    """Return the whole nodes of a group's types in quotas, or the slices that the job wants."""
-    of_type = [amount for amount in amounts if amount.instance_type in group.types]
-    if wanted.gpu_slice is not None:
-        return sum(
-            amount.num_slices or 0 for amount in of_type if amount.mig_profile == wanted.gpu_slice
-        )
-    per_node = max(1, group.hardware.num_accelerators)
-    return sum(
-        (amount.num_instances or 0) + (amount.num_accelerators or 0) // per_node
-        for amount in of_type
+def _quota(cluster: EksCluster, group: EksInstanceGroup, wanted: EksWanted) -> TeamQuota | None:
+    """Return how many pods of the job the quota of its team admits; None without a quota of such devices."""
+    if STAGES[wanted.stage].one_process:
+        return None  # its pod takes a few CPUs and no device
+    return team_quota(
+        cluster,
+        chosen_team(cluster, wanted.team),
+        group,
+        accelerators=accelerators_of(group.hardware, wanted),
+        gpu_slice=wanted.gpu_slice,
     )
 
 
-def _available(groups: Sequence[EksInstanceGroup], quota: Quota | None) -> AvailableNodes:
+def _available(groups: Sequence[EksInstanceGroup], quota: TeamQuota | None) -> AvailableNodes:
     return AvailableNodes(
         number=sum(group.max_instances or group.num_instances for group in groups),
         name=", ".join(group.name for group in groups),

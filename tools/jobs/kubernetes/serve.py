@@ -23,6 +23,7 @@ from tools.jobs.kubernetes import placement
 from tools.jobs.kubernetes.files import to_yaml
 from tools.jobs.kubernetes.image import commit_image, image_note
 from tools.jobs.kubernetes.job_state import place_problems
+from tools.jobs.kubernetes.quotas import PodsRequest, quota_problems
 from tools.kubernetes.kubectl import Refused, add_kubeconfig_option, open_kubectl
 
 
@@ -175,7 +176,7 @@ def _problems(
         )
     groups = placement.groups_of_type(cluster, options.group, options.gpu_slice)
     if groups:
-        request = placement.PodsRequest(
+        request = PodsRequest(
             who="each pod requests",
             num_pods=1,  # a queue admits the pods of a service one by one
             cpus=asked.cpus,
@@ -184,7 +185,7 @@ def _problems(
             gpu_slice=options.gpu_slice,
             remedy="set lower values in the endpoint file",
         )
-        yield from placement.quota_problems(cluster, _team(cluster, options), groups, request)
+        yield from quota_problems(cluster, _team(cluster, options), groups, request)
 
 
 if __name__ == "__main__":

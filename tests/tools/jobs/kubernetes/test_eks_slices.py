@@ -202,6 +202,26 @@ def with_limit(cluster: Any, limit: Quota) -> Any:
             {"nodes": "1"},
             "its quota has no ml.p5.48xlarge, and with sharing: lend it borrows none; add a quota",
         ),
+        (
+            with_quota("lend", vcpus=400),
+            {"nodes": "1"},
+            "its quota of ml.p5.48xlarge has no whole H100, and with sharing: lend it borrows none; add",
+        ),
+        (
+            with_quota("lend", num_accelerators=4),
+            {"nodes": "1"},
+            "NODES: got 1; the team's quota of ml.p5.48xlarge is 4 accelerator(s), 4 with all that it may ",
+        ),
+        (
+            with_quota("lend_and_borrow", num_accelerators=4),
+            {},
+            "is 4 accelerator(s), 6 with all that it may borrow; each node takes 8",
+        ),
+        (
+            with_quota("lend", num_accelerators=12),
+            {"nodes": "4", "gpus_per_node": 4},
+            "NODES: got 4; the team's quota of ml.p5.48xlarge is 12 accelerator(s), 12 with all that it may ",
+        ),
     ],
 )
 def test_quotas_that_never_admit_a_job(cluster: Any, wanted: dict[str, Any], message: str) -> None:
@@ -223,6 +243,63 @@ def test_quotas_of_cpus_and_memory_admit_what_fits() -> None:
     # Its GPUs are lent by others.
     lent = with_quota("lend_and_borrow", vcpus=8)
     assert made(cluster=lent, team="proteins", nodes="1").num_pods == 1
+
+
+@pytest.mark.parametrize(
+    ("sharing", "amount", "wanted", "num_pods"),
+    [
+        ("lend", 12, {"nodes": "3", "gpus_per_node": 4}, 3),
+        ("lend", 4, {"gpus_per_node": 4}, 1),
+        ("lend", 4, {"stage": "data"}, 1),
+        # 12 and half of them that are lent are 18.
+        ("lend_and_borrow", 12, {"nodes": "2"}, 2),
+    ],
+)
+def test_a_quota_of_parts_of_nodes_admits_what_its_accelerators_suffice_for(
+    sharing: str, amount: int, wanted: dict[str, Any], num_pods: int
+) -> None:
+    cluster = with_quota(sharing, num_accelerators=amount)
+    assert made(cluster=cluster, team="proteins", **wanted).num_pods == num_pods
+
+
+def test_own_and_lent_parts_of_a_node_are_one_node() -> None:
+    cluster = with_limit(
+        with_quota("lend_and_borrow", num_accelerators=4),
+        Quota(instance_type=P5, num_accelerators=4),
+    )
+    assert made(cluster=cluster, team="proteins", nodes="1").num_pods == 1
+
+
+def test_quotas_of_several_types_do_not_add_up_for_a_job() -> None:
+    cluster = with_group(
+        with_quota("lend", num_instances=1),
+        "p5",
+        instance_type=None,
+        instance_types=[P5, "ml.p5e.48xlarge"],
+        training_plan_arn=None,
+    )
+    governance = cluster.task_governance
+    assert governance is not None
+    first, *others = governance.teams
+    second = Quota(instance_type="ml.p5e.48xlarge", num_instances=1)
+    changed = first.model_copy(update={"quota": [*first.quota, second]})
+    teams = governance.model_copy(update={"teams": [changed, *others]})
+    cluster = cluster.model_copy(update={"task_governance": teams})
+    assert made(cluster=cluster, team="proteins").num_pods == 1
+    with pytest.raises(ValueError, match=r"is 1 node\(s\), 1 with all that it may borrow"):
+        made(cluster=cluster, team="proteins", nodes="2")
+
+
+@pytest.mark.parametrize("gpu_slice", [None, SLICE])
+def test_a_service_needs_devices_that_its_team_has_or_may_borrow(gpu_slice: str | None) -> None:
+    cluster = cluster_with_quota("dont_lend", vcpus=400)
+    if gpu_slice is None:
+        cluster = with_group(cluster, "p5", mig_profile=None)
+    options = Namespace(
+        team="proteins", priority=None, namespace=None, group=None, gpu_slice=gpu_slice
+    )
+    with pytest.raises(ValueError, match=r"has no (such slice|whole H100), and .* borrow"):
+        pod_service(cluster, endpoint(), options, version="abc")
 
 
 def test_a_limit_of_borrowing_counts() -> None:

@@ -11,7 +11,7 @@ from config.cluster_kinds import KINDS
 from config.reading import places
 from config.reading.violation import Violation, shown
 from config.section import Section
-from config.text_forms import FORMS
+from config.text_forms import FORMS, Form
 
 # YAML 1.1 read these words as booleans, and many people still write them.
 _SWITCHES = {"on": "true", "yes": "true", "y": "true", "off": "false", "no": "false", "n": "false"}
@@ -133,8 +133,7 @@ def _advice(
         case "union_tag_not_found":
             return _Advice(_REQUIRED, "add vpc: new, or vpc: existing")
         case "string_pattern_mismatch":
-            form = FORMS[context["pattern"]]
-            return _Advice(form.meaning, f"set it in this form, for example {form.examples[0]}")
+            return _in_form(got, FORMS[context["pattern"]])
         case "bool_type" if isinstance(got, str) and got.lower() in _SWITCHES:
             return _Advice(_ADVICE["bool_type"].allowed, f"set {_SWITCHES[got.lower()]}")
         case "int_type" if isinstance(got, str | float) and re.fullmatch(
@@ -148,6 +147,14 @@ def _advice(
             return _Advice(allowed.format(**context), fix.format(**context))
         case _:
             return _Advice(details["msg"], "set another value")
+
+
+def _in_form(got: object, form: Form) -> _Advice:
+    """Return the advice for a text that has another form."""
+    bare = str(got).strip()
+    if bare != got and re.search(form.pattern, bare):
+        return _Advice(form.meaning, f"set {shown(bare)}, without the white space around it")
+    return _Advice(form.meaning, f"set it in this form, for example {shown(form.examples[0])}")
 
 
 def _no_such_key(details: ErrorDetails, kind: type[Section]) -> _Advice:

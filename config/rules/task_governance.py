@@ -1,7 +1,7 @@
 """Rules for teams, quotas and priority classes of task governance."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import ceil
 
 from config.eks_cluster import EksCluster, EksInstanceGroup
@@ -160,7 +160,6 @@ def quotas_fit_into_the_cluster(cluster: EksCluster) -> Iterator[Violation]:
                 f"the instance groups have {there[name] * per_instance}",
                 "reduce the quotas, or add nodes",
             )
-    yield from _shared_nodes_suffice(cluster, there, promised)
 
 
 def slices_fit_into_the_cluster(cluster: EksCluster) -> Iterator[Violation]:
@@ -213,33 +212,114 @@ def cpus_and_memory_fit_into_the_cluster(cluster: EksCluster) -> Iterator[Violat
                 )
 
 
-def _shared_nodes_suffice(
-    cluster: EksCluster, there: Counter[str], promised: Counter[str]
-) -> Iterator[Violation]:
-    """Require that the quotas of several types do not promise a node of their group twice.
+def nodes_of_several_types_suffice(cluster: EksCluster) -> Iterator[Violation]:
+    """Require that quotas of several types do not promise a node of a group twice.
 
-    Args:
-        cluster: cluster file.
-        there: most nodes of each type.
-        promised: quotas of each type, in accelerators, or in instances without accelerators.
+    A node of such a group is of one type only. All groups are considered together, because a type may be in
+    several of them.
     """
-    for group in cluster.instance_groups:
-        if not group.instance_types:
-            continue
-        most = _most_nodes(group)
-        needed = 0
-        for name in group.types:
-            if name in promised:
-                per_instance = INSTANCE_TYPES[name].num_accelerators or 1
-                nodes = ceil(promised[name] / per_instance)
-                needed += max(0, nodes - (there[name] - most))
-        if needed > most:
+    groups = [
+        group
+        for group in _groups_of_whole_gpus(cluster)
+        if all(name in INSTANCE_TYPES for name in group.types)
+    ]
+    quotas = [quota for _, quota in _quotas(cluster) if quota.num_slices is None]
+    nodes = _Nodes(groups)
+    for name in dict.fromkeys(quota.instance_type for quota in quotas):
+        if not nodes.have(name):
+            continue  # reported with the types that are there
+        needed = _num_nodes([quota for quota in quotas if quota.instance_type == name])
+        crowded = nodes.promise(name, needed)
+        # A quota beyond the nodes of its own type is reported there.
+        if (
+            crowded
+            and any(group.instance_types for group in crowded)
+            and nodes.at_most(name, needed)
+        ):
+            kinds = nodes.kinds_in(crowded)
+            who = ", ".join(group.name for group in crowded)
+            verb = f"group {who} has" if len(crowded) == 1 else f"groups {who} have"
+            number = sum(nodes.promised[kind] for kind in kinds)
             yield Violation(
                 "task_governance.teams",
-                f"quotas of {needed} nodes of {group.types_text} together",
-                f"group {group.name} has {most}, each of one of these types",
+                f"quotas of {number} nodes of {' or '.join(kinds)} together",
+                f"{verb} {sum(map(_most_nodes, crowded))}, each of one of these types",
                 "reduce the quotas, or add nodes",
             )
+            return
+
+
+class _Nodes:
+    """Assignment of the nodes of groups to the instance types that quotas promise."""
+
+    def __init__(self, groups: Sequence[EksInstanceGroup]) -> None:
+        self._groups = {group.name: group for group in groups}
+        self._free = Counter({group.name: _most_nodes(group) for group in groups})
+        self._given: Counter[tuple[str, str]] = Counter()
+        """Assigned nodes, by type and group."""
+        self.promised: Counter[str] = Counter()
+        """Promised nodes of each type."""
+
+    def have(self, kind: str) -> bool:
+        return any(kind in group.types for group in self._groups.values())
+
+    def at_most(self, kind: str, number: int) -> bool:
+        """Return whether the groups have this number of nodes that can be of one type."""
+        groups = [group for group in self._groups.values() if kind in group.types]
+        return number <= sum(_most_nodes(group) for group in groups)
+
+    def kinds_in(self, groups: Sequence[EksInstanceGroup]) -> list[str]:
+        """Return the promised types whose nodes are in these groups."""
+        return [kind for kind in self.promised if any(kind in group.types for group in groups)]
+
+    def promise(self, kind: str, number: int) -> list[EksInstanceGroup]:
+        """Assign nodes of a type; return the groups that lack some, or an empty list."""
+        self.promised[kind] += number
+        left = number
+        while left:
+            seen: dict[str, None] = {}
+            given = self._give(kind, left, seen)
+            if not given:
+                return [self._groups[name] for name in seen]
+            left -= given
+        return []
+
+    def _give(self, kind: str, number: int, seen: dict[str, None]) -> int:
+        """Assign some nodes of a type, and move other types to other groups for it; return how many.
+
+        Args:
+            kind: instance type.
+            number: most nodes to assign.
+            seen: groups that were tried, which this call extends.
+        """
+        for name, group in self._groups.items():
+            if kind not in group.types or name in seen:
+                continue
+            seen[name] = None
+            given = min(number, self._free[name])
+            self._free[name] -= given
+            for other in group.types:
+                if given:
+                    break
+                if other != kind and self._given[other, name]:
+                    given = self._give(other, min(number, self._given[other, name]), seen)
+                    self._given[other, name] -= given
+            self._given[kind, name] += given
+            if given:
+                return given
+        return 0
+
+
+def _num_nodes(quotas: Sequence[Quota]) -> int:
+    """Return the nodes of one instance type that these quotas take together."""
+    instance = INSTANCE_TYPES[quotas[0].instance_type]
+    shares = (
+        sum(map(_accelerators_or_instances, quotas)) / (instance.num_accelerators or 1),
+        sum(quota.all_vcpus for quota in quotas) / instance.vcpus,
+        sum(quota.all_memory_gib for quota in quotas) / instance.memory_gib,
+    )
+    # Sums of shares have an error of rounding.
+    return ceil(round(max(shares), 6))
 
 
 def shares_have_an_effect(cluster: EksCluster) -> Iterator[Violation]:
@@ -317,6 +397,7 @@ RULES = (
     # A quota is the number for its type, so which of two entries applies would be unclear.
     amounts_name_each_type_once,
     quotas_fit_into_the_cluster,
+    nodes_of_several_types_suffice,
     # A guarantee beyond the cluster's slices would make Kueue admit pods that no node can take.
     slices_fit_into_the_cluster,
     cpus_and_memory_fit_into_the_cluster,

@@ -64,7 +64,7 @@ def _upgrade(aws: ReadOnlyAws, cluster: EksCluster) -> Iterator[Finding]:
     if not 0 <= _minor(wanted) - _minor(running) <= 1:
         yield Subject(f"Kubernetes {wanted}").fail(
             f"the cluster runs {running}, which can be raised by one version at a time and never lowered",
-            f"set kubernetes.version to {running} or the next one",
+            f'set kubernetes.version to "{running}" or the next one',
         )
 
 

@@ -80,6 +80,11 @@ def _foreign_owner(aws: ReadOnlyAws, network: ExistingVpc) -> str | None:
     return None
 
 
+def _is_in_vpc(aws: ReadOnlyAws, network: ExistingVpc, subnet: ExistingSubnet) -> bool:
+    answer = aws.find("ec2", "describe_subnets", SubnetIds=[subnet.subnet_id])
+    return answer is not None and answer["Subnets"][0]["VpcId"] == network.vpc_id
+
+
 def _check_switches_of_shared(
     subject: Subject, network: ExistingVpc, owner: str
 ) -> Iterator[Finding]:
@@ -103,8 +108,13 @@ def _check_subnet(
         yield subject.fail(f"does not exist in {cluster.region}", action)
         return
     found = answer["Subnets"][0]
+    if found["VpcId"] != network.vpc_id:
+        yield subject.fail(
+            f"is in {found['VpcId']}, and network.vpc_id is {network.vpc_id}",
+            f"name a subnet of {network.vpc_id}; or set vpc_id to {found['VpcId']}, if all subnets are there",
+        )
+        return
     for field, key, in_file in (
-        ("vpc_id", "VpcId", network.vpc_id),
         ("availability_zone_id", "AvailabilityZoneId", subnet.availability_zone_id),
         ("cidr", "CidrBlock", subnet.cidr),
     ):
@@ -151,6 +161,9 @@ def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
     deployed = is_deployed(aws, cluster, "network")
     owner = _foreign_owner(aws, network)
     for subnet in network.private_subnets:
+        # Without its own VPC, a subnet would seem to use the main table of another one, or none.
+        if not _is_in_vpc(aws, network, subnet):
+            continue  # check_existing_vpc reports it
         subject = Subject(f"routes of {subnet.subnet_id}")
         if owner and subnet.route_table_id not in tables:
             yield subject.unknown(

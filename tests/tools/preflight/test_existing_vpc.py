@@ -125,7 +125,7 @@ WRONG: list[tuple[Change, str, str]] = [
     (lambda v: v.vpc["CidrBlockAssociationSet"].clear(), "FAIL", "its ranges are "),
     (lambda v: v.attributes.update(enableDnsHostnames=False), "FAIL", "enableDnsHostnames is off"),
     (lambda v: v.attributes.update(enableDnsSupport=False), "FAIL", "enableDnsSupport is off"),
-    (lambda v: v.subnet.update(VpcId="vpc-other"), "FAIL", "vpc_id is vpc-other"),
+    (lambda v: v.subnet.update(VpcId="vpc-other"), "FAIL", "is in vpc-other"),
     (
         lambda v: v.subnet.update(AvailabilityZoneId="usw2-az1"),
         "FAIL",
@@ -160,6 +160,18 @@ def test_reports_every_difference(change: Change, level: str, message: str) -> N
     change(vpc)
     ((found_level, _, found),) = problems(vpc.account(cluster()), cluster())
     assert (found_level, message in found) == (level, True), found
+
+
+@pytest.mark.parametrize("absent", ["DescribeVpcs", "DescribeSubnets"])
+def test_routes_are_compared_only_for_subnets_of_the_vpc(absent: str) -> None:
+    vpc = Vpc()
+    vpc.associations.clear()
+    if absent == "DescribeVpcs":
+        vpc.subnet.update(VpcId="vpc-other")
+    aws = vpc.account(cluster())
+    kind = {"DescribeVpcs": "Vpc", "DescribeSubnets": "Subnet"}[absent]
+    aws.answer("ec2", absent, Refusal(f"Invalid{kind}ID.NotFound"))
+    assert not any("routes of" in finding.subject for finding in findings(aws, cluster()))
 
 
 def test_a_proxy_is_a_way_to_the_internet() -> None:

@@ -1,6 +1,7 @@
 """Options, errors and text tables that the tools' command lines share."""
 
 import argparse
+import math
 import subprocess
 import sys
 import traceback
@@ -47,6 +48,18 @@ def cluster_parser(description: str, *, add_help: bool = True) -> CommandParser:
     )
     parser.add_argument("--profile", help="profile of the aws command to use")
     return parser
+
+
+def minutes(text: str) -> float:
+    """Read a number of minutes from the command line; 0 does not wait."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    # float also reads nan and inf.
+    if not math.isfinite(number) or number < 0:
+        raise argparse.ArgumentTypeError(f"got {text}; expected a number from 0, such as 10")
+    return number
 
 
 def add_yes_option(parser: argparse.ArgumentParser) -> None:

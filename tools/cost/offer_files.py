@@ -6,9 +6,11 @@ are kept. Source: AWS Billing user guide, "Getting price list files manually".
 
 import codecs
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from http.client import HTTPException
 from typing import IO, Any
 
 PUBLIC_FILES = "https://pricing.us-east-1.amazonaws.com"
@@ -41,10 +43,26 @@ def public_products(
         opener: opens a URL for reading.
 
     Raises:
-        ValueError: if the file has another form.
-        OSError: if it cannot be read.
+        ValueError: if the file has another form, or cannot be read.
     """
     url = f"{PUBLIC_FILES}/offers/v1.0/aws/{service}/current/{region}/index.json"
+    try:
+        yield from _products(url, is_wanted, opener)
+    except urllib.error.HTTPError as error:
+        raise ValueError(
+            f"{url} answers {error.code} {error.reason}; omit --public to ask the API of an account"
+        ) from None
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise ValueError(
+            f"{url} could not be read: {reason}; check the connection to the internet, and run it again"
+        ) from None
+
+
+def _products(
+    url: str, is_wanted: Callable[[Mapping[str, Any]], bool], opener: Opener
+) -> Iterator[Product]:
+    """Yield the wanted products of one file."""
     wanted: dict[str, Any] = {}
     published = ""
     with opener(url) as file:

@@ -21,7 +21,7 @@ from config.facts.instance_catalogue import instance_type
 from config.reading.loader import load_cluster
 from config.slurm_cluster import SlurmCluster
 from tools.aws_session import aws_client, open_session
-from tools.command_line import add_yes_option, cluster_parser, confirm, run_command
+from tools.command_line import add_yes_option, cluster_parser, confirm, minutes, run_command
 from tools.json_output import add_json_option, publish
 from tools.kubernetes.kubectl import add_kubeconfig_option, open_kubectl
 from tools.nodes import node_requests
@@ -134,7 +134,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--wait-minutes",
-        type=float,
+        type=minutes,
         default=DEFAULT_WAIT_MINUTES,
         metavar="N",
         help="longest time in minutes to wait for the end of running jobs (%(default)g)",

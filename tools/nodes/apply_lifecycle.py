@@ -17,7 +17,7 @@ from config.reading.loader import load_slurm_cluster
 from config.resource_names import stack_names
 from config.slurm_cluster import SlurmCluster
 from tools.aws_session import aws_client, if_present, open_session
-from tools.command_line import cluster_parser, run_command
+from tools.command_line import cluster_parser, minutes, run_command
 from tools.json_output import add_json_option, publish
 from tools.nodes.cluster_nodes import (
     UNREACHABLE,
@@ -64,7 +64,7 @@ def main() -> int:
     )
     parser.add_argument(
         "--wait-minutes",
-        type=float,
+        type=minutes,
         metavar="N",
         help="longest time in minutes to wait for the end of jobs on a worker (default: 10)",
     )

@@ -111,9 +111,13 @@ def find_place(cluster: AnyCluster, group: str | None, num_nodes: int | None) ->
         )
     most = 1 if place.gpu_slice else place.most_nodes
     nodes = min(place.num_nodes or most, most) if num_nodes is None else num_nodes
-    if not 1 <= nodes <= max(1, most):
+    if most == 0:
         raise ValueError(
-            f"--nodes: got {nodes}; {place.group.name} has {most}; set that or less, or change"
+            f"--group: {place.group.name} has no nodes; set num_instances in the cluster file"
+        )
+    if not 1 <= nodes <= most:
+        raise ValueError(
+            f"--nodes: got {nodes}; {place.group.name} has {most}; set 1 to {most}, or change"
             " num_instances in the cluster file"
         )
     return Place(place.group, place.hardware, nodes)

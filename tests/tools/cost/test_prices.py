@@ -6,9 +6,11 @@ import csv
 import io
 import json
 import sys
+from email.message import Message
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.error import HTTPError, URLError
 
 import pytest
 
@@ -335,6 +337,28 @@ def test_a_public_file_that_is_cut_changes_nothing(tmp_path: Path) -> None:
         return InSmallPieces(offer_file("any", LISTS["AmazonSageMaker"], tail="")[:900])
 
     with pytest.raises(ValueError, match=r"index\.json: the file is cut or is not JSON"):
+        refresh_from_files(REGION, tmp_path, opener=opener)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            URLError("Name or service not known"),
+            "could not be read: Name or service not known; check",
+        ),
+        (TimeoutError("timed out"), "could not be read: timed out; check the connection"),
+        (HTTPError("", 403, "Forbidden", Message(), None), "answers 403 Forbidden; omit --public"),
+    ],
+)
+def test_a_public_file_that_cannot_be_read_is_explained(
+    error: OSError, message: str, tmp_path: Path
+) -> None:
+    def opener(url: str) -> io.BytesIO:
+        raise error
+
+    with pytest.raises(ValueError, match=message):
         refresh_from_files(REGION, tmp_path, opener=opener)
     assert not list(tmp_path.iterdir())
 

@@ -192,6 +192,13 @@ def test_a_refused_request_undoes_the_drain(aws: AnsweringAws, slurm: Slurm, run
     assert slurm.updates[-1] == f"update NodeName={FIRST_HOST} State=RESUME"
 
 
+@pytest.mark.parametrize("wrong", ["-1", "nan", "inf", "ten"])
+def test_a_wait_has_a_length(wrong: str, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run("reboot", "workers-1", "--yes", f"--wait-minutes={wrong}")
+    assert f"--wait-minutes: got {wrong}; expected a number from 0" in capsys.readouterr().err
+
+
 def test_running_jobs_are_waited_for(
     aws: AnsweringAws,
     slurm: Slurm,

@@ -347,8 +347,17 @@ def test_plans_with_nodes_of_karpenter() -> None:
         whole.append(float(re.findall(r"([\d.]+) USD for the whole cluster", said)[0]))
     # The file has no nodes, and the price includes the nodes of the run.
     assert whole[0] - whole[1] == pytest.approx(2 * 3.06, abs=1)
-    with pytest.raises(ValueError, match="--nodes: got 5; workers has 4"):
-        find_place(cluster, None, 5)
+    for number in (0, 5):
+        with pytest.raises(ValueError, match=f"--nodes: got {number}; workers has 4; set 1 to 4"):
+            find_place(cluster, None, number)
+
+
+def test_a_group_without_nodes_has_no_plan() -> None:
+    cluster = EksCluster.model_validate(
+        document("eks", {"instance_groups[workers].num_instances": 0})
+    )
+    with pytest.raises(ValueError, match="--group: workers has no nodes; set num_instances in"):
+        find_place(cluster, None, None)
 
 
 def test_a_measured_run_takes_precedence_over_published_rates(tmp_path: Path, plan: Plan) -> None:

@@ -17,6 +17,7 @@ Ampere on. Their sizes follow SageMaker's ``ProductionVariantInstanceType``.
 
 import csv
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -156,7 +157,13 @@ def closest(name: str) -> str | None:
     prefixed = name if name.startswith("ml.") else f"ml.{name}"
     if prefixed in INSTANCE_TYPES:
         return prefixed
-    return next(iter(difflib.get_close_matches(prefixed, INSTANCE_TYPES, n=1, cutoff=0.85)), None)
+    alike = [known for known in INSTANCE_TYPES if _hardware(known) == _hardware(prefixed)]
+    return next(iter(difflib.get_close_matches(prefixed, alike, n=1, cutoff=0.85)), None)
+
+
+def _hardware(name: str) -> list[str]:
+    """Return the family, and the numbers of generation and size, which no one mistypes for another's."""
+    return re.findall(r"^ml\.[a-z]+|\d+", name)
 
 
 _TO_16 = ("large", "xlarge", "2xlarge", "4xlarge", "8xlarge", "12xlarge", "16xlarge")

@@ -11,7 +11,7 @@ from config.cluster_kinds import KINDS
 from config.reading import places
 from config.reading.violation import Violation, shown
 from config.section import Section
-from config.text_forms import FORMS, Form
+from config.text_forms import FORMS, PUBLIC_CIDR, Form
 
 # YAML 1.1 read these words as booleans, and many people still write them.
 _SWITCHES = {"on": "true", "yes": "true", "y": "true", "off": "false", "no": "false", "n": "false"}
@@ -154,6 +154,8 @@ def _in_form(got: object, form: Form) -> _Advice:
     bare = str(got).strip()
     if bare != got and re.search(form.pattern, bare):
         return _Advice(form.meaning, f"set {shown(bare)}, without the white space around it")
+    if form is PUBLIC_CIDR and re.fullmatch(r"(\d{1,3}\.){3}\d{1,3}", bare):
+        return _Advice(form.meaning, f"set {bare}/32 for this address alone")
     return _Advice(form.meaning, f"set it in this form, for example {shown(form.examples[0])}")
 
 

@@ -1,5 +1,6 @@
 """Rules for instance groups with any scheduler, and for the features that they use of their types."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,8 @@ from config.rules.rule import CommonGroupRule, CommonRule, group_path, group_vio
 
 _PLANNED = sorted(name for name, instance in INSTANCE_TYPES.items() if instance.training_plan)
 """Types that training plans reserve."""
+_NEVER = re.compile(r"cron\(\S+ \S+ (30 0?2|31 (0?[2469]|11)) ")
+"""Start of a schedule on a day that its month never has."""
 
 
 def names_are_distinct(cluster: Cluster) -> Iterator[Violation]:
@@ -222,6 +225,13 @@ RULES = (
         lambda _, group: group.image_id and group.scheduled_update,
         "an update replaces the image, and image_id keeps it at {group.image_id}",
         "remove one of the two",
+    ),
+    # The service would accept it, and the nodes would keep their image for good.
+    CommonGroupRule(
+        "scheduled_update",
+        lambda _, group: _NEVER.match(group.scheduled_update or ""),
+        "the month has no such day, so the update never happens",
+        "set an earlier day",
     ),
     # AWS does not document which of the two wins, or what happens if both begin together.
     CommonGroupRule(

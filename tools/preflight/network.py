@@ -80,9 +80,15 @@ def _foreign_owner(aws: ReadOnlyAws, network: ExistingVpc) -> str | None:
     return None
 
 
-def _is_in_vpc(aws: ReadOnlyAws, network: ExistingVpc, subnet: ExistingSubnet) -> bool:
-    answer = aws.find("ec2", "describe_subnets", SubnetIds=[subnet.subnet_id])
-    return answer is not None and answer["Subnets"][0]["VpcId"] == network.vpc_id
+def _subnets_in_vpc(aws: ReadOnlyAws, network: ExistingVpc) -> Iterator[ExistingSubnet]:
+    """Yield the file's subnets that are in its VPC; ``check_existing_vpc`` reports the others.
+
+    Another subnet would seem to use the main route table of this VPC, or none.
+    """
+    for subnet in network.private_subnets:
+        answer = aws.find("ec2", "describe_subnets", SubnetIds=[subnet.subnet_id])
+        if answer is not None and answer["Subnets"][0]["VpcId"] == network.vpc_id:
+            yield subnet
 
 
 def _check_switches_of_shared(
@@ -160,10 +166,7 @@ def check_routes(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Finding]:
             with_s3.update(endpoint["RouteTableIds"])
     deployed = is_deployed(aws, cluster, "network")
     owner = _foreign_owner(aws, network)
-    for subnet in network.private_subnets:
-        # Without its own VPC, a subnet would seem to use the main table of another one, or none.
-        if not _is_in_vpc(aws, network, subnet):
-            continue  # check_existing_vpc reports it
+    for subnet in _subnets_in_vpc(aws, network):
         subject = Subject(f"routes of {subnet.subnet_id}")
         if owner and subnet.route_table_id not in tables:
             yield subject.unknown(

@@ -392,9 +392,14 @@ OPERATION_COMMANDS: Mapping[str, Command] = {
             NODE_STATUSES,
             NODE_FIELDS,
             word=action,
-            typed=f'make {action} --silent NODE=<node> ARGS="--json --yes"',
+            typed=f'make {action} --silent NODE=<node>{target} ARGS="--json --yes"',
         )
-        for action in ("replace", "reboot", "health-check", "move")
+        for action, target in (
+            ("replace", ""),
+            ("reboot", ""),
+            ("health-check", ""),
+            ("move", " TO=<group>"),
+        )
     },
     "patch": Command(
         "tools.nodes.patch",

@@ -49,7 +49,7 @@ def main() -> int:
         target=target.name,
         record=str(record.path),
         lines_to_add=lines,
-        applied=options.apply,
+        applied=False,
     )
     _print_lines(source, target, lines)
     if options.status:
@@ -64,6 +64,7 @@ def main() -> int:
     print("\n".join(f"{number}. {step.name}: {step.text}" for number, step in enumerate(steps, 1)))
     if options.apply:
         confirm("copy", options.yes)
+        publish(applied=True)
         for step in steps:
             print(f"\n{step.name}", flush=True)
             result = step.act()
@@ -106,7 +107,12 @@ def _options() -> argparse.Namespace:
         help="record of the steps (migrations/<old>-to-<new>.json)",
     )
     add_json_option(parser)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.status and options.apply:
+        raise ValueError(
+            "--status, --apply: the record is printed without a copy; give one of them"
+        )
+    return options
 
 
 def _file(variable: str, word: str) -> Path:

@@ -94,7 +94,8 @@ def main() -> int:
         raise ValueError(f"{cluster.name} runs Slurm: {CANNOT_MOVE_ON_SLURM}")
     if not options.resume and (options.action == "move") != bool(options.to):
         raise ValueError(
-            f"TO: got '{options.to or ''}'; make move needs a group, and only make move"
+            f"TO: got '{options.to or ''}'; make move needs a group, and only make move; "
+            + (f"omit TO for make {options.action}" if options.to else "add TO=<group>")
         )
     session = open_session(region=cluster.region, profile=options.profile)
     sagemaker = aws_client(session, "sagemaker")

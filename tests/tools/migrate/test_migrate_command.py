@@ -297,7 +297,10 @@ def test_a_plan_changes_nothing_and_an_interrupted_copy_continues(
     ]
     assert [step["left"] for step in done["result"]["steps"]] == [[], [], [], []]
     assert any("make teardown" in text for text in done["result"]["by_hand"])
+    refused = run_json(command.main, *words(tmp_path, "--status", "--apply"))
+    assert refused["exit_status"] == 2 and "--status, --apply: the record" in refused["error"]
     status = run_json(command.main, *words(tmp_path, "--status"))
+    assert status["result"]["applied"] is False
     assert {step["name"]: step["result"] for step in status["result"]["steps"]} == {
         "export": "12 files",
         "objects": "all objects are there, with equal sizes",

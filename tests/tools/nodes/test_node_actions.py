@@ -253,7 +253,7 @@ def test_the_controller_is_rebooted_without_a_session(
         (["replace", "workers"], "NODE: workers has 2 nodes; name each: workers-1 workers-2"),
         (["replace", "workers-9"], "no node workers-9 in cluster esm2-slurm"),
         (["reboot", "workers-1"], "there is no terminal to confirm in; use a terminal, or --yes"),
-        (["reboot", "workers-1", "--to", "x"], "TO: got 'x'; make move needs a group"),
+        (["reboot", "workers-1", "--to", "x"], "and only make move; omit TO for make reboot"),
         (["move", "workers-1", "--to", "x"], "esm2-slurm runs Slurm: the service moves nodes"),
         (["reboot", "controller-1", "--resume"], "--resume: no jobs run on controller-1"),
     ],

@@ -202,5 +202,5 @@ def test_moves_of_other_types_and_of_two_groups(
         run("move", "workers-1", "--to", "spare")
     with pytest.raises(ValueError, match="NODE: the nodes are in the groups system, workers"):
         run("move", "workers-1", "system-1", "--to", "spare")
-    with pytest.raises(ValueError, match="TO: got ''; make move needs a group"):
+    with pytest.raises(ValueError, match=r"TO: got ''; .*; add TO=<group>"):
         run("move", "workers-1")

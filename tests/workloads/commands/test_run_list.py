@@ -108,6 +108,14 @@ def test_a_run_whose_record_is_locked_is_running(runs: Path, capsys: Capture) ->
     assert not listed(runs, "--state", "running", capsys=capsys)
 
 
+def test_a_run_with_damaged_results_is_not_finished(runs: Path, capsys: Capture) -> None:
+    results = runs / "done" / "all_results.json"
+    results.write_bytes(results.read_bytes()[:10])
+    states = {run["name"]: run["state"] for run in listed(runs, capsys=capsys)}
+    assert states["done"] != "finished"
+    assert states["tuned"] == "finished"
+
+
 def test_a_lock_file_that_a_kill_left_is_no_running_one(runs: Path, capsys: Capture) -> None:
     file = runs / "crashed" / ".locks" / "metrics.jsonl"
     file.parent.mkdir()

@@ -149,7 +149,8 @@ def _kind(path: Path) -> RunKind:
 def _state(path: Path) -> State:
     if is_held(path / METRICS_FILE):
         return "running"
-    if (path / RESULTS_FILE).exists():
+    # A damaged file has no results; the report and the comparison judge by the results, too.
+    if read_mapping(path / RESULTS_FILE):
         return "finished"
     last = next(backwards(path / METRICS_FILE), {})
     return "stopped" if str(last.get("event", "")).startswith(STOPPED) else "failed"

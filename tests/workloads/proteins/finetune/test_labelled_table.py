@@ -348,7 +348,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], list[tuple[int, int, str]], str]] = {
     "measurements as classes": (
         {"kind": "multiclass", "label_columns": ("fold",), "classes": ()},
         [(index, 2, "0") for index in range(5)],
-        "has 1 different values",
+        r"has 1 different values \(0\);",
     ),
     "too few residue labels": (
         {"kind": "residue", "label_columns": ("state",)},

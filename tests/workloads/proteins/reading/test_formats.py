@@ -13,6 +13,7 @@ from seqlm.proteins.reading.columns import (
     Role,
     chosen_columns,
     is_header,
+    mutation_columns,
     normalized,
     well_known_column,
 )
@@ -195,11 +196,29 @@ def test_columns_that_are_given_are_used(tmp_path: Path) -> None:
             ["id", "value"],
             "no column that is known for sequences; it has 'id', 'value'. Name .* x.sequence",
         ),
+        (["P1", "MKTAYIAKQRQISFVKSHFSRQ"], "known for sequences.* looks like a row; put a line"),
+        (["sep=", ""], "known for sequences; it has 'sep=', ''. This line is no header; remove it"),
+        (["# exported today"], "known for sequences.* This line is no header; remove it"),
     ],
 )
 def test_ambiguous_and_unknown_columns_are_listed(header: Sequence[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         chosen_columns(header, "file", id_column=None, sequence_column=None, fields=FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("header", "remedy"),
+    [
+        (["A24G"], "looks like a row"),
+        (["w", "p.Ala24Gly"], "looks like a row"),
+        (["change"], "Name the column in inference.mutation_column"),
+    ],
+)
+def test_a_table_of_mutations_without_a_header_needs_one(
+    header: Sequence[str], remedy: str
+) -> None:
+    with pytest.raises(ValueError, match=f"known for mutations; .*{remedy}"):
+        mutation_columns(header, "file", None, None)
 
 
 def test_names_of_the_table_are_normalized_and_have_one_role() -> None:

@@ -20,7 +20,7 @@ from seqlm.training.data.manifest import IGNORED
 from seqlm.training.data.table_rows import Problems
 
 from .residue_cells import NO_LABEL, Mask, counted_items, residue_items, residue_mask
-from .table import TRUTH, Record
+from .table import TRUTH, Record, first_of
 from .task_kinds import TASK_KINDS, TaskKind
 
 Floats = npt.NDArray[np.float32]
@@ -238,10 +238,10 @@ def _found_classes(
             "it is a class"
         )
     if not 2 <= len(found) <= MAX_CLASSES:
-        some = ", ".join(sorted(found)[:3])
         raise ValueError(
-            f"the label column {column!r} has {len(found)} different values ({some}...); a {kind.name} task "
-            f"has 2 to {MAX_CLASSES} classes. Numbers to be predicted as such are kind: regression"
+            f"the label column {column!r} has {len(found)} different values ({first_of(sorted(found))}); "
+            f"a {kind.name} task has 2 to {MAX_CLASSES} classes. Numbers to be predicted as such are "
+            "kind: regression"
         )
     if all(name.isascii() and name.isdigit() for name in found):
         return tuple(sorted(found, key=int))

@@ -75,6 +75,10 @@ MUTATION_FIELD = "inference.mutation_column"
 """Field of the run file that names the column with mutations."""
 PROTEIN_ID_RANKS = 2
 """Last rank of the names of ids that count in a table of mutations."""
+BEFORE_HEADER = ("sep=", "#")
+"""Beginnings of lines that programs write before the header: Excel's separator, and comments."""
+CELL_OF_ROW = re.compile(r"[A-Z*-]{20,}|(p\.)?[A-Z][a-z]{0,2}\d+[A-Z][a-z]{0,2}")
+"""Cell that is a sequence or a substitution, so that its line is a row and no header."""
 
 
 @dataclass(frozen=True)
@@ -264,10 +268,22 @@ def sequence_column_of(
         raise ValueError(f"{place} is {known.name}, {known.without_sequence}")
     if column is None:
         raise ValueError(
-            f"{place} has no column that is known for sequences; it has {listed(header)}. Name the column in "
-            f"{field}"
+            f"{place} has no column that is known for sequences; it has {listed(header)}. "
+            f"{_remedy(header, field)}"
         )
     return column
+
+
+def _remedy(header: Sequence[str], field: str) -> str:
+    """Return what to do about a table without a known column.
+
+    A name in ``field`` would lose the first row of a table that has no header.
+    """
+    if header and header[0].startswith(BEFORE_HEADER):
+        return "This line is no header; remove it, so that the names of the columns come first"
+    if any(CELL_OF_ROW.fullmatch(cell.strip()) for cell in header):
+        return "This line looks like a row; put a line with the names of the columns before it"
+    return f"Name the column in {field}"
 
 
 def id_column_of(
@@ -307,8 +323,8 @@ def mutation_columns(
         mutation_column = well_known_column(header, Role.MUTATION, place, MUTATION_FIELD)
     if mutation_column is None:
         raise ValueError(
-            f"{place} has no column that is known for mutations; it has {listed(header)}. Name the column in "
-            f"{MUTATION_FIELD}"
+            f"{place} has no column that is known for mutations; it has {listed(header)}. "
+            f"{_remedy(header, MUTATION_FIELD)}"
         )
     if id_column not in header:
         id_column = None

@@ -1,5 +1,6 @@
 """Placement of a Kubernetes job by the cluster file: team, nodes and share of nodes."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -311,10 +312,8 @@ def quota_problems(
         if all(getattr(amount, field) is None for amount in (*own, *limits)):
             continue
         amount = sum(getattr(found, f"all_{field}") for found in own)
-        borrowed = sum(getattr(limit, f"all_{field}") for limit in limits)
-        if not limits:
-            borrowed = amount * (team.borrow_limit_percent or BORROW_LIMIT_PERCENT) / 100
-        most = amount + (borrowed if may_borrow else 0)
+        limit = sum(getattr(found, f"all_{field}") for found in limits) if limits else None
+        most = _with_borrowed(team, amount, limit)
         if request.num_pods * of_pod > most:
             yield (
                 f"--team: got {team.name}; {request.who} {request.num_pods * of_pod} {unit}, and the "
@@ -540,11 +539,23 @@ def _quota(
         has_others = any(part.instance_type in group.types for part in team.quota)
         if may_borrow or wanted.gpu_slice is None or not has_others:
             return None  # such a team uses what is lent, which only Kueue knows
-    if limits:
-        borrowed = _amount(limits, group, wanted)
-    else:
-        borrowed = own * (team.borrow_limit_percent or BORROW_LIMIT_PERCENT) // 100
-    return Quota(own=own, with_borrowed=own + (borrowed if may_borrow else 0))
+    limit = _amount(limits, group, wanted) if limits else None
+    return Quota(own=own, with_borrowed=math.floor(_with_borrowed(team, own, limit)))
+
+
+def _with_borrowed(team: Team, own: float, limit: float | None) -> float:
+    """Return an amount of a team's quota with all that the team may borrow.
+
+    Args:
+        team: team of the cluster file.
+        own: amount of the quota.
+        limit: most that the team may borrow; None if its limit in percent applies.
+    """
+    if team.sharing != "lend_and_borrow":
+        return own
+    if limit is None:
+        limit = own * (team.borrow_limit_percent or BORROW_LIMIT_PERCENT) / 100
+    return own + limit
 
 
 def _team_named(cluster: EksCluster, name: str | None) -> Team | None:

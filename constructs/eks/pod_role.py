@@ -57,6 +57,8 @@ class PodRole(Construct):
             statements=statements,
         )
         for number, namespace in enumerate(namespaces):
+            # Deployed clusters have these ids. Another id would replace the association, of which EKS accepts
+            # one per service account.
             self.associate(self, f"Association{number or ''}", namespace)
 
     def associate(self, scope: Construct, construct_id: str, namespace: str) -> None:

@@ -44,6 +44,8 @@ class StudioAccess(Construct):
             entry = AccessEntry.model_construct(
                 principal_arn=role.role_arn, level="edit", namespaces=job_namespaces(settings)
             )
+            # Deployed clusters have these ids. Another id would replace the entry, of which EKS accepts one
+            # per principal.
             kubernetes.access(self, f"Access{number}", entry)
         program_objects = [lustre.studio_program(), lustre.studio_service_account()]
         program = kubernetes.manifest(self, "Program", program_objects)

@@ -384,8 +384,8 @@ def test_the_controller_gets_a_newer_image(aws: LocalAws, checkout: Path, deploy
     before, after = (
         aws.run(sys.executable, *command, "clusters/slurm.yaml", cwd=checkout) for _ in range(2)
     )
-    assert f"controller: 1 nodes with release {FIRST_RELEASE}, UpdateAvailable\n" in before
-    assert f"controller: 1 nodes with release {NEWEST_RELEASE}, UpToDate\n" in after
+    assert f"controller: 1 node(s) with release {FIRST_RELEASE}, UpdateAvailable\n" in before
+    assert f"controller: 1 node(s) with release {NEWEST_RELEASE}, UpToDate\n" in after
     assert "the queue of jobs is lost" in before
 
 

@@ -156,7 +156,7 @@ def test_a_removed_team_would_move_associations_with_the_role_of_mlflow(
 def test_a_team_that_would_leave_a_nested_stack_is_refused(templates: dict[str, Path]) -> None:
     (message,) = moves(templates, "FewerTeams")
     moved = TEAMS[FIRST_TEAMS]["name"]
-    assert f"between the cluster's own stack and a nested one: {moved}. " in message
+    assert f"to other places in the stacks: {moved}. " in message
     assert f"without `quota`, and take their members' access away: {TEAMS[1]['name']}." in message
 
 

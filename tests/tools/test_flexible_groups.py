@@ -178,7 +178,7 @@ def test_one_quota_must_suffice_for_all_nodes_of_the_group() -> None:
         if finding.subject == "quota ml.g5.8xlarge for cluster usage"
     ]
     # The quota of the other type is not known, so it may suffice.
-    assert message == ("WARN", "5 instances needed, the quota is 4")
+    assert message == ("WARN", "5 instance(s) needed, the quota is 4")
 
 
 def test_nodes_elsewhere_count_by_their_own_type() -> None:
@@ -197,7 +197,7 @@ def test_nodes_elsewhere_count_by_their_own_type() -> None:
         for finding in findings(aws, cluster)
         if finding.subject == "quota ml.g5.8xlarge for cluster usage"
     ]
-    assert found.message == "2 instances needed, 3 in use, the quota is 4"
+    assert found.message == "2 instance(s) needed, 3 in use, the quota is 4"
 
 
 def test_a_job_on_eks_finds_its_nodes_by_the_name_of_the_group() -> None:

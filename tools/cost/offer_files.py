@@ -39,8 +39,8 @@ def public_products(
     Args:
         service: ServiceCode of the AWS Price List.
         region: region, such as us-west-2.
-        is_wanted: decides by a product's family and attributes.
-        opener: opens a URL for reading.
+        is_wanted: condition on a product's family and attributes.
+        opener: function that opens a URL for reading.
 
     Raises:
         ValueError: if the file has another form, or cannot be read.

@@ -26,7 +26,8 @@ from tools.nodes.node_session import check_programs
 
 CLUSTERS = Path("clusters")
 NAME_LINE = re.compile(r"""^name: *["']?([\w-]+)""", re.MULTILINE)
-"""Line of a cluster file with the cluster's name."""
+"""Line of a cluster file with the cluster's name. Other files of the folder may be invalid, so they are not
+read as cluster files."""
 SOMETHING_LEFT = 1
 """Exit status if something is left to copy or to add."""
 

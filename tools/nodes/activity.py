@@ -91,7 +91,7 @@ def _details(operation: dict[str, Any]) -> Iterator[str]:
         yield f"{scaling.get('InstanceGroupName', 'a group')} {before} -> {after} nodes"
     for check in operation.get("DeepHealthCheckDetails", []):
         instances = check.get("InstanceIds", [])
-        which = f"{len(instances)} nodes" if instances else "all nodes"
+        which = f"{len(instances)} node(s)" if instances else "all nodes"
         yield f"{check['InstanceGroupName']} {which}: {', '.join(check['DeepHealthChecks'])}"
 
 

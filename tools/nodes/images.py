@@ -78,7 +78,7 @@ def _stale_lines(uses: Iterable[ImageUse]) -> Iterable[str]:
     if not stale:
         return
     yield "stale images:"
-    rows = [[use.group, f"{use.num_nodes} nodes", use.release, use.status] for use in stale]
+    rows = [[use.group, f"{use.num_nodes} node(s)", use.release, use.status] for use in stale]
     yield from (f"  {line}" for line in format_table(rows[0], rows[1:]).splitlines())
     groups = " ".join(sorted({use.group for use in stale}))
     yield f'  make patch GROUP="{groups}" installs the newest one; see docs/patching.md first'

@@ -271,7 +271,7 @@ class Printer:
         """Print the number of nodes by result, and a line for each node or for the first failed ones."""
         numbers = Counter(result.state for _, result in outcomes)
         counts = ", ".join(f"{numbers[state]} {state}" for state in State if numbers[state])
-        print(f"{len(outcomes)} nodes: {counts}" if outcomes else "no nodes")
+        print(f"{len(outcomes)} node(s): {counts}" if outcomes else "no nodes")
         failed = [item for item in outcomes if item[1].state is State.FAILED]
         for stream, result in outcomes if all_nodes else failed[:MOST_FAILED]:
             print(f"  {self.name(stream)}: {self._coloured(result.text)}")

@@ -207,9 +207,9 @@ def _explanation(
     jobs: Sequence[str],
 ) -> Iterator[str]:
     """Yield what the update does to nodes and jobs, before users confirm it."""
-    yield f"patch: {_listed(update.groups)} of {cluster.name}, {len(nodes)} nodes"
+    yield f"patch: {_listed(update.groups)} of {cluster.name}, {len(nodes)} node(s)"
     for use in uses:
-        yield f"  {use.group}: {use.num_nodes} nodes with release {use.release}, {use.status}"
+        yield f"  {use.group}: {use.num_nodes} node(s) with release {use.release}, {use.status}"
     yield "The service replaces the root volume of each node, and node setup runs again."
     yield _batches_text(update.batches)
     if isinstance(cluster, SlurmCluster):

@@ -124,7 +124,7 @@ def check_instance_totals(aws: ReadOnlyAws, cluster: Cluster) -> Iterator[Findin
 
 def _judge(aws: ReadOnlyAws, name: str, *, needed: int, used: int) -> Finding:
     return judge_quota(
-        aws, Quota("sagemaker", SAGEMAKER, name), needed=needed, used=used, unit="instances"
+        aws, Quota("sagemaker", SAGEMAKER, name), needed=needed, used=used, unit="instance(s)"
     )
 
 

@@ -178,9 +178,9 @@ def _of_teams(old: Places, new: Places) -> Iterator[str]:
     num_own = _num_own(old.teams)
     if between:
         yield (
-            "this update would move teams between the cluster's own stack and a nested one: "
-            f"{_first(between)}. CloudFormation creates a resource before it deletes another, so the former"
-            " stack could delete a team's quota and objects after the new one has created them."
+            "this update would move teams to other places in the stacks: "
+            f"{_first(between)}. CloudFormation creates a resource before it deletes another, so it could"
+            " delete a team's quota and objects after it has created the new ones."
         )
     else:
         yield (

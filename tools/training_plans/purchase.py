@@ -98,8 +98,8 @@ def send_once(
     """Send a purchase.
 
     Args:
-        request: sends it, without retries.
-        was_bought: looks whether the account has what was bought, if no answer came.
+        request: function that sends the purchase, without retries.
+        was_bought: function that returns whether the account has the purchase; called if no answer came.
         actions: IAM actions that the purchase needs.
 
     Returns:

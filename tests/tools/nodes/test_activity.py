@@ -105,7 +105,7 @@ def test_a_running_health_check_names_its_checks(
     ]
     aws.answer("sagemaker", "DescribeClusterOperation", found | {"DeepHealthCheckDetails": checks})
     expected = (
-        "workers all nodes: InstanceStress, p5 1 nodes: InstanceStress, InstanceConnectivity\n"
+        "workers all nodes: InstanceStress, p5 1 node(s): InstanceStress, InstanceConnectivity\n"
     )
     assert expected in printed(capsys)
 

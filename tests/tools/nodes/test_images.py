@@ -31,7 +31,7 @@ def test_stale_images_are_named_by_group() -> None:
         node("own", 1),
     ).splitlines()
     assert said[0] == "stale images:"
-    assert said[1].split() == ["workers", "2", "nodes", "1.1.0", "SecurityUpdateRequired"]
+    assert said[1].split() == ["workers", "2", "node(s)", "1.1.0", "SecurityUpdateRequired"]
     assert 'make patch GROUP="workers"' in said[2]
     assert said[3].startswith("images: the nodes have 2 releases, 1.1.0, 1.2.0. A new group starts")
     assert len(said) == 4

@@ -331,7 +331,7 @@ def test_many_nodes_are_counts_and_the_first_failed_ones(
     nodes = _many(aws, cloud, 1000, failed=30)
     cloud.say("workers", nodes[-1]["InstanceId"], BEGUN, hours_ago=0.5)
     lines = show().splitlines()
-    assert lines[0] == "1000 nodes: 969 done, 30 failed, 1 not at their end yet"
+    assert lines[0] == "1000 node(s): 969 done, 30 failed, 1 not at their end yet"
     error = FAILED.partition("bootstrap: ")[2]
     assert lines[1:21] == [f"  workers-{number}: {error}" for number in range(1, 21)]
     assert lines[21] == "  and 10 more failed nodes"

@@ -110,7 +110,7 @@ def test_batches_and_alarms_of_the_file_are_requested(
         }
     ]
     said = capsys.readouterr().out
-    assert "workers: 2 nodes with release 1.1.0, UpdateAvailable" in said
+    assert "workers: 2 node(s) with release 1.1.0, UpdateAvailable" in said
     assert "takes up to 1 nodes of a group at the same time" in said
     assert "If gpu-errors is raised, it returns to the earlier image." in said
     assert "Slurm requeues jobs unless they forbid it" in said and f"  {JOB}\n" in said

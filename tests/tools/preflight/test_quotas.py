@@ -62,7 +62,7 @@ def test_a_type_without_quota_names_the_request() -> None:
     cluster = with_group(SLURM, "workers", num_instances=5)
     found = only(empty_account(cluster), cluster, "quota ml.g5.8xlarge for cluster usage")
     assert found.level == "FAIL"
-    assert found.message == "5 instances needed, the quota is 4"
+    assert found.message == "5 instance(s) needed, the quota is 4"
     expected = (
         "request 5 for 'ml.g5.8xlarge for cluster usage' in Service Quotas, Amazon SageMaker AI"
     )
@@ -82,7 +82,7 @@ def test_other_clusters_count(in_use: int, level: str) -> None:
     with_other_cluster(aws, [group])
     found = only(aws, SLURM, "quota ml.g5.8xlarge for cluster usage")
     assert found.level == level
-    assert found.message == f"2 instances needed, {in_use} in use, the quota is 4"
+    assert found.message == f"2 instance(s) needed, {in_use} in use, the quota is 4"
 
 
 def test_spot_has_its_own_quotas() -> None:
@@ -117,8 +117,8 @@ def test_all_instances_are_limited_per_cluster_and_per_account() -> None:
     }
     per_cluster = "quota Maximum number instances allowed per SageMaker HyperPod cluster"
     in_account = "quota Total number of instances allowed across SageMaker HyperPod clusters"
-    assert messages[per_cluster] == "31 instances needed, the quota is 20"
-    assert messages[in_account] == "31 instances needed, the quota is 30"
+    assert messages[per_cluster] == "31 instance(s) needed, the quota is 20"
+    assert messages[in_account] == "31 instance(s) needed, the quota is 30"
 
 
 def test_a_missing_quota_is_not_treated_as_sufficient() -> None:

@@ -138,9 +138,9 @@ def test_moves_into_and_out_of_a_nested_stack(out_of: bool, aws: AnsweringAws) -
     entries, teams = moves(aws, with_nested(after[0]), nested=after[1], listed=tuple(ROLES[:2]))
     assert f"move access entries to other places in the stacks: {ROLES[1]}. " in entries
     assert teams == (
-        "this update would move teams between the cluster's own stack and a nested one: proteins. "
-        "CloudFormation creates a resource before it deletes another, so the former stack could delete a "
-        "team's quota and objects after the new one has created them. Keep the teams of "
+        "this update would move teams to other places in the stacks: proteins. "
+        "CloudFormation creates a resource before it deletes another, so it could delete a team's quota "
+        "and objects after it has created the new ones. Keep the teams of "
         "task_governance.teams in their order, and add new ones at the end."
     )
     same = with_nested(before[0])
@@ -151,7 +151,7 @@ def test_a_removed_team_goes_back_to_its_place(aws: AnsweringAws) -> None:
     own = stack_of([], teams=("first", "second"))
     DeployedStacks(aws, {STACK: with_nested(own), NESTED_NAME: stack_of([], teams=("third",))})
     (message,) = moves(aws, stack_of([], teams=("first", "third")))
-    assert "nested one: third. " in message
+    assert "places in the stacks: third. " in message
     assert message.endswith("without `quota`, and take their members' access away: second.")
 
 

@@ -1,5 +1,6 @@
 """Quotas of teams that bound the pods of a job or a service."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -97,13 +98,8 @@ def _quota_of_type(
     ]
     if not own and not limits:
         return None
-    if not may_borrow(team):
-        borrowed = 0
-    elif limits:
-        borrowed = _devices(limits, instance_type, per_node, gpu_slice)
-    else:
-        borrowed = own * (team.borrow_limit_percent or BORROW_LIMIT_PERCENT) // 100
-    most = own + borrowed
+    limit = _devices(limits, instance_type, per_node, gpu_slice) if limits else None
+    most = math.floor(_with_borrowed(team, own, limit))
     text = f"{own // per_pod} node(s), {most // per_pod} with all that it may borrow"
     if per_pod != per_node or own % per_node:
         text = (
@@ -127,6 +123,21 @@ def _devices(
 
 def may_borrow(team: Team) -> bool:
     return team.sharing == "lend_and_borrow"
+
+
+def _with_borrowed(team: Team, own: float, limit: float | None) -> float:
+    """Return an amount of a team's quota with all that the team may borrow.
+
+    Args:
+        team: team of the cluster file.
+        own: amount of the quota.
+        limit: most that the team may borrow; None if its limit in percent applies.
+    """
+    if not may_borrow(team):
+        return own
+    if limit is None:
+        limit = own * (team.borrow_limit_percent or BORROW_LIMIT_PERCENT) / 100
+    return own + limit
 
 
 def quota_problems(
@@ -202,10 +213,8 @@ def _share_problems(team: Team, instance_type: str, request: PodsRequest) -> Ite
         if all(getattr(amount, field) is None for amount in (*own, *limits)):
             continue
         amount = sum(getattr(found, f"all_{field}") for found in own)
-        borrowed = sum(getattr(limit, f"all_{field}") for limit in limits)
-        if not limits:
-            borrowed = amount * (team.borrow_limit_percent or BORROW_LIMIT_PERCENT) / 100
-        most = amount + (borrowed if may_borrow(team) else 0)
+        limit = sum(getattr(found, f"all_{field}") for found in limits) if limits else None
+        most = _with_borrowed(team, amount, limit)
         if request.num_pods * of_pod > most:
             yield (
                 f"--team: got {team.name}; {request.who} {request.num_pods * of_pod} {unit}, and the "

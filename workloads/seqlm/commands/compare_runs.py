@@ -187,8 +187,11 @@ def _as_json(found: Comparison) -> dict[str, Any]:
     def by_run(values: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
         return {name: dict(zip(found.names, row, strict=True)) for name, row in values.items()}
 
-    values = (by_run(found.fields), by_run(found.scores), found.notes())
-    return dict(zip(JSON_FIELDS, values, strict=True))
+    return {
+        "fields": by_run(found.fields),
+        "scores": by_run(found.scores),
+        "notes": found.notes(),
+    }
 
 
 def _page(found: Comparison) -> str:

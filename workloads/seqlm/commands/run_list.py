@@ -72,8 +72,12 @@ def main(arguments: Sequence[str]) -> None:
         kept = list(_filtered(folders, options))
         listed = [_listed(path) for path in islice(kept, None if options.all else MAX_LISTED)]
         if options.json:
-            values = ([asdict(run) for run in listed], len(kept), len(folders))
-            print(json_document("runs", dict(zip(JSON_FIELDS, values, strict=True))))
+            result = {
+                "runs": [asdict(run) for run in listed],
+                "num_matching": len(kept),
+                "num_runs": len(folders),
+            }
+            print(json_document("runs", result))
             return
         if listed:
             print(text_table(*_table(listed)))

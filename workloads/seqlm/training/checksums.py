@@ -10,7 +10,6 @@ import hashlib
 import json
 import shutil
 import sys
-import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +20,12 @@ from typing import TYPE_CHECKING, Any
 from .data.model_folder import MAX_SETTINGS_BYTES, check_files
 from .data.small_file import MAX_CONFIG_BYTES, read_small
 from .whole_file import move_into_place, naming, sync, write_whole
+
+try:
+    # The same function as zlib's, but faster. Machines that only read checkpoints may lack the package.
+    from isal.isal_zlib import crc32 as _crc32_of
+except ModuleNotFoundError:
+    from zlib import crc32 as _crc32_of
 
 if TYPE_CHECKING:
     from .processes import Processes
@@ -338,17 +343,13 @@ def digest_of(path: Path, algorithm: str) -> str:
 
 
 def crc32_of(data: bytes | memoryview, start: int = 0) -> int:
-    """Return the CRC-32 of data, by isal if it is installed, because it is faster.
+    """Return the CRC-32 of data.
 
     Args:
         data: data to add to the checksum.
         start: checksum of what comes before.
     """
-    try:
-        from isal import isal_zlib
-    except ModuleNotFoundError:
-        return zlib.crc32(data, start)
-    return int(isal_zlib.crc32(data, start))
+    return int(_crc32_of(data, start))
 
 
 def _sha256(text: str) -> str:

@@ -15,6 +15,7 @@ import transformers
 from seqlm.training.tracking.console import lines_may_be_lost
 from seqlm.training.tracking.metrics_port import PORT
 from seqlm.training.tracking.mirror import RunStatus
+from seqlm.training.tracking.record_file import WARNING
 from seqlm.training.tracking.resumption import changes
 from seqlm.training.tracking.run_log import (
     METRICS_FILE,
@@ -472,7 +473,7 @@ class _TrainingLoop:
             f"the loss on general {guard.split.records} rose by {increase:.1%} since the start "
             f"(guard.max_increase is {guard.max_increase:.1%})"
         )
-        self._log.event(self._progress.step, f"warning: {problem}")
+        self._log.event(self._progress.step, f"{WARNING}{problem}")
         return problem if guard.stop else None
 
 

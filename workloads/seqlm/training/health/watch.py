@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from seqlm.training.processes import Processes
+from seqlm.training.tracking.record_file import WARNING
 from seqlm.training.tracking.run_log import RunLog
 from seqlm.training.tracking.training_metrics import TrainingMetrics
 
@@ -75,7 +76,7 @@ class HardwareWatch:
             self._places[process] = place
             text = _slow_text(place, slow[process])
             reasons[place.node] = text
-            self._log.event(step, f"warning: {text}; all others wait for it. {_ADVICE}")
+            self._log.event(step, f"{WARNING}{text}; all others wait for it. {_ADVICE}")
             self._metrics.slow_process(process, place.node, place.gpu_index, slow[process].ratio)
         if self._reports_nodes:
             self._here.first_does(partial(report_unfit, self._run_dir, reasons))
@@ -86,7 +87,7 @@ class HardwareWatch:
         Raises:
             OSError: on every process, if the report to the supervisor cannot be written.
         """
-        self._log.event(step, f"warning: {error}")
+        self._log.event(step, f"{WARNING}{error}")
         if self._reports_nodes and error.reasons:
             self._here.first_does(partial(report_unfit, self._run_dir, error.reasons))
 

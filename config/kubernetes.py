@@ -30,6 +30,8 @@ ADD_ACCESS = "add your role, which `aws sts get-caller-identity` prints"
 NO_USERS = f"kubernetes.access {ACCESS_IS_EMPTY}; {ADD_ACCESS}"
 MAX_PUBLIC_CIDRS = 40
 """Public endpoint access ranges per cluster (EKS user guide, "Service quotas")."""
+FIRST_ENTRIES = 160
+"""Access entries in the cluster's own stack, unless an earlier version deployed more."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,9 @@ class Kubernetes(Section):
     creation."""
     access: list[AccessEntry] = Field(default=[])
     """Roles and users that may use the cluster in addition to the stacks. Without an entry, no one may."""
+    entries_in_cluster_stack: Annotated[int, Field(ge=FIRST_ENTRIES)] = FIRST_ENTRIES
+    """Entries of ``access``, from the first on, in the cluster's own stack; nested stacks have the others.
+    Raise it only for a cluster whose own stack has more, because an earlier version deployed them there."""
 
     @property
     def admitted(self) -> list[AccessEntry]:

@@ -4,7 +4,8 @@ CloudFormation accepts 500 resources per stack, and a team has three. The cluste
 teams and entries of the file, and nested stacks have the others. CloudFormation moves no resource between
 stacks. The first ones therefore keep their places, where deployed clusters have them, and the place of each
 other one depends only on its name. An entry without access (``level: none``) keeps the places of the later
-ones, and has no resource.
+ones, and has no resource. ``kubernetes.entries_in_cluster_stack`` keeps more entries in the cluster's own
+stack, for clusters that have them there because they were deployed before there were nested stacks.
 """
 
 import zlib
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from config.eks_cluster import EksCluster
-from config.kubernetes import AccessEntry
+from config.kubernetes import FIRST_ENTRIES, AccessEntry, Kubernetes
 from config.resource_names import COMMON_NAMESPACE
 from config.task_governance import Team, team_namespace
 
@@ -21,12 +22,12 @@ MAX_RESOURCES = 500
 """Most resources of a stack (AWS CloudFormation user guide, "Understand CloudFormation quotas")."""
 FIRST_TEAMS = 60
 """Teams in the cluster's own stack."""
-FIRST_ENTRIES = 160
-"""Access entries in the cluster's own stack."""
 RESOURCES_PER_TEAM = 3
 """Quota, labels of the namespace, and the association of its service account with MLflow's role."""
 OTHER_RESOURCES = MAX_RESOURCES - FIRST_TEAMS * RESOURCES_PER_TEAM - FIRST_ENTRIES
-"""Room for all other resources of the cluster's own stack."""
+"""Room for all other resources of the cluster's own stack beside the first teams and entries."""
+LEAST_OTHER_RESOURCES = 45
+"""Fewest other resources of the cluster's own stack. They are in an existing EKS cluster, without options."""
 NUM_TEAM_STACKS = 10
 TEAMS_PER_STACK = 160
 """Most teams of a nested stack. The Kubernetes objects of all its teams are a few more resources."""
@@ -57,11 +58,12 @@ class Division:
 def division(cluster: EksCluster) -> Division:
     teams = cluster.teams
     entries = cluster.kubernetes.access
+    num_own = cluster.kubernetes.entries_in_cluster_stack
     return Division(
         teams[:FIRST_TEAMS],
-        {place: entry for place, entry in enumerate(entries[:FIRST_ENTRIES]) if entry.has_access},
+        {place: entry for place, entry in enumerate(entries[:num_own]) if entry.has_access},
         _by_stack(teams[FIRST_TEAMS:], _team_stack),
-        _by_stack(entries[FIRST_ENTRIES:], _entry_stack),
+        _by_stack(entries[num_own:], _entry_stack),
     )
 
 
@@ -70,9 +72,21 @@ def most_teams(teams: Sequence[Team]) -> int:
     return FIRST_TEAMS + _most(teams[FIRST_TEAMS:], _team_stack, TEAMS_PER_STACK)
 
 
-def most_entries(entries: Sequence[AccessEntry]) -> int:
-    """Return the number of access entries, from the first on, that fit into the stacks."""
-    return FIRST_ENTRIES + _most(entries[FIRST_ENTRIES:], _entry_stack, ENTRIES_PER_STACK)
+def most_entries(kubernetes: Kubernetes) -> int:
+    """Return the number of access entries, from the first on, that fit beside those of the own stack."""
+    num_own = kubernetes.entries_in_cluster_stack
+    return num_own + _most(kubernetes.access[num_own:], _entry_stack, ENTRIES_PER_STACK)
+
+
+def most_own_entries(parts: Division) -> int:
+    """Return the number of access entries for which the cluster's own stack may have room.
+
+    Its options have up to ``OTHER_RESOURCES``. Their exact number is known only after the synthesis, which
+    refuses a larger template (``stacks/assembly_checks.py``).
+    """
+    of_teams = len(parts.teams) * RESOURCES_PER_TEAM
+    nested = len(parts.team_stacks) + len(parts.entry_stacks)
+    return MAX_RESOURCES - LEAST_OTHER_RESOURCES - of_teams - nested
 
 
 def _team_stack(team: Team) -> int:

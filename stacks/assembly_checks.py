@@ -1,8 +1,10 @@
-"""Checks of a synthesized cloud assembly: errors of stacks, and the size limit of templates."""
+"""Checks of a synthesized cloud assembly: errors of stacks, and the limits of templates."""
 
 import json
 from pathlib import Path
 from typing import NamedTuple
+
+from config.stack_division import MAX_RESOURCES
 
 MAX_TEMPLATE_BYTES = 1_000_000
 """Limit of a template in S3 (CloudFormation user guide, "Understand CloudFormation quotas")."""
@@ -67,16 +69,24 @@ def remove_refused(folder: Path) -> None:
 
 
 def oversized(folder: Path) -> list[str]:
-    """Return a message for each template of a cloud assembly that CloudFormation would refuse for its size.
+    """Return a message for each limit of CloudFormation that a template of a cloud assembly exceeds.
 
-    aws-cdk-lib only warns about these templates.
+    aws-cdk-lib only warns about the size. Its check of the number of resources, which ends with a traceback,
+    is off (``@aws-cdk/core:stackResourceLimit`` in ``cdk.json``).
     """
     problems: list[str] = []
     for template in sorted(folder.glob(f"*{_TEMPLATE}")):
+        name = template.name.removesuffix(_TEMPLATE)
+        num_resources = len(json.loads(template.read_text()).get("Resources", {}))
+        if num_resources > MAX_RESOURCES:
+            problems.append(
+                f"{name}: the template has {num_resources} resources, CloudFormation accepts {MAX_RESOURCES};"
+                " set `level: none` in entries of kubernetes.access that are in this stack, or fewer options"
+            )
         size = template.stat().st_size
         if size > MAX_TEMPLATE_BYTES:
             problems.append(
-                f"{template.name.removesuffix(_TEMPLATE)}: the template has {size:,} bytes, CloudFormation"
+                f"{name}: the template has {size:,} bytes, CloudFormation"
                 f" accepts {MAX_TEMPLATE_BYTES:,}; every resource repeats the tags, and every group the"
                 " labels and taints: set fewer or shorter ones, or fewer groups, teams or access entries"
             )

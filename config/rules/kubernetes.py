@@ -27,7 +27,7 @@ from config.rules.rule import (
     is_outside,
     repetitions,
 )
-from config.stack_division import MAX_RESOURCES, most_entries
+from config.stack_division import MAX_RESOURCES, division, most_entries, most_own_entries
 from config.task_governance import MAX_NAME, team_namespace
 from config.text_forms import LABEL_KEY, TEAM_NAME
 
@@ -151,7 +151,7 @@ def namespaces_of_teams_exist(cluster: EksCluster) -> Iterator[Violation]:
 
 def stacks_hold_the_entries(cluster: EksCluster) -> Iterator[Violation]:
     entries = cluster.kubernetes.access
-    most = most_entries(entries)
+    most = most_entries(cluster.kubernetes)
     if len(entries) > most:
         yield Violation(
             "kubernetes.access",
@@ -159,6 +159,20 @@ def stacks_hold_the_entries(cluster: EksCluster) -> Iterator[Violation]:
             f"{most} of these fit into the cluster's stacks, because CloudFormation accepts {MAX_RESOURCES}"
             " resources per stack",
             f"remove {len(entries) - most}, or give people a common role",
+        )
+
+
+def own_stack_holds_its_entries(cluster: EksCluster) -> Iterator[Violation]:
+    parts = division(cluster)
+    most = most_own_entries(parts)
+    if len(parts.entries) > most:
+        yield Violation(
+            "kubernetes.entries_in_cluster_stack",
+            cluster.kubernetes.entries_in_cluster_stack,
+            f"at most {most} entries fit into the cluster's own stack beside {len(parts.teams)} teams,"
+            f" because CloudFormation accepts {MAX_RESOURCES} resources per stack",
+            f"set {most}; if the deployed stack has more entries, take access away from"
+            f" {len(parts.entries) - most} (level: none)",
         )
 
 
@@ -293,6 +307,7 @@ RULES = (
     namespaces_of_teams_exist,
     # The synthesis would end with a traceback, or the deployment with CloudFormation's refusal.
     stacks_hold_the_entries,
+    own_stack_holds_its_entries,
     # Without the agent, HyperPod replaces no faulty node, which is the point of running on it.
     EksRule(
         "region",

@@ -52,6 +52,21 @@ CASES += [
         ],
     },
     {
+        "name": "more access entries in the cluster's own stack than it holds",
+        "base": "eks-p5",
+        "changes": {
+            "kubernetes.entries_in_cluster_stack": 460,
+            "kubernetes.access": [
+                {"principal_arn": f"{ROLE}-{number}", "level": "view"} for number in range(460)
+            ],
+        },
+        "errors": [
+            "kubernetes.entries_in_cluster_stack: got 460; at most 449 entries fit into the cluster's own "
+            "stack beside 2 teams, because CloudFormation accepts 500 resources per stack; set 449; if the "
+            "deployed stack has more entries, take access away from 11 (level: none)"
+        ],
+    },
+    {
         "name": "more groups than SageMaker accepts",
         "base": "small",
         "changes": {

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from aws_cdk import Environment, Stack
 
-from config import stack_division
 from config.eks_cluster import EksCluster
 from constructs.eks.kubernetes_cluster import KubernetesCluster
 from stacks.network_stack import NetworkStack
@@ -33,10 +32,12 @@ FIRST_ENTRIES = 8
 """Entries in the cluster's own stack in this test; there are more in fact."""
 MORE = 8
 """Entries that do not fit into the cluster's own stack."""
+NUM_EARLIER = FIRST_ENTRIES + 4
+"""Entries in the own stack of a cluster that an earlier version deployed."""
 LEAVERS = (1, FIRST_ENTRIES)
 """Places of those whose access is taken away: in the cluster's own stack, and in a nested one."""
 Entry = dict[str, Any]
-Update = Callable[[Sequence[Entry], int], str]
+Update = Callable[..., str]
 
 
 def without_the_installer(resources: Resources) -> Resources:
@@ -151,17 +152,18 @@ def stacks(empty_aws: LocalAws, access: list[Entry]) -> Stacks:
 
 
 @pytest.fixture
-def update(
-    stacks: Stacks, empty_aws: LocalAws, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Update:
+def update(stacks: Stacks, empty_aws: LocalAws, tmp_path: Path) -> Update:
     """Return a function that updates the stack to these entries, and returns its status."""
 
-    def run(entries: Sequence[Entry], first_entries: int) -> str:
-        monkeypatch.setattr(stack_division, "FIRST_ENTRIES", first_entries)
+    def run(entries: Sequence[Entry], first_entries: int, *, kind: str = "UPDATE") -> str:
         cluster = load(FILE, kubernetes={"access": list(entries)})
+        # Fewer than a file may have.
+        few = {"entries_in_cluster_stack": first_entries}
+        kubernetes = cluster.kubernetes.model_copy(update=few)
+        cluster = cluster.model_copy(update={"kubernetes": kubernetes})
         s3 = empty_aws.client("s3", REGION)
         folder = tmp_path / f"{tmp_path.name}-{len(list(tmp_path.iterdir()))}"
-        return stacks.deploy(NAME, synthesized(folder, cluster, s3), kind="UPDATE")
+        return stacks.deploy(NAME, synthesized(folder, cluster, s3), kind=kind)
 
     return run
 
@@ -206,3 +208,28 @@ def test_leavers_lose_their_access_and_no_one_else_is_touched(
     assert admitted(empty_aws) < before
     later = Counter(changes(stacks)) - earlier
     assert [status for _, status in later.elements()] == ["DELETE_COMPLETE"] * len(LEAVERS)
+
+
+def test_entries_of_an_earlier_version_stay_in_the_cluster_s_own_stack(
+    stacks: Stacks, access: list[Entry], empty_aws: LocalAws, update: Update
+) -> None:
+    """An earlier version had all entries there: the setting keeps them, and the default moves them."""
+    earlier = access[:NUM_EARLIER]
+    stacks.delete(NAME)
+    assert admitted(empty_aws) == set()
+    created = update(earlier, NUM_EARLIER, kind="CREATE")
+    assert created == "CREATE_COMPLETE", stacks.reasons(NAME)
+    assert names(stacks) == [NAME]
+    before = Counter(changes(stacks))
+    principals = admitted(empty_aws)
+    assert {entry["principal_arn"] for entry in earlier} == principals
+    assert update(access, FIRST_ENTRIES) == "UPDATE_ROLLBACK_COMPLETE"
+    assert admitted(empty_aws) == principals
+    after_refusal = Counter(changes(stacks))
+    assert update(access, NUM_EARLIER) == "UPDATE_COMPLETE", stacks.reasons(NAME)
+    assert len(names(stacks)) > 1
+    assert {entry["principal_arn"] for entry in access} == admitted(empty_aws)
+    of_update = Counter(changes(stacks)) - after_refusal
+    assert {status for _, status in of_update} == {"CREATE_COMPLETE"}
+    assert of_update.total() == len(access) - NUM_EARLIER
+    assert not any(name in dict(before) for name, _ in of_update)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from config.kubernetes import FIRST_ENTRIES
 from config.rules import violations
 from config.stack_division import (
-    FIRST_ENTRIES,
     FIRST_TEAMS,
     MAX_RESOURCES,
     OTHER_RESOURCES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -265,6 +266,15 @@ def test_a_template_that_is_too_large_ends_the_app(monkeypatch: pytest.MonkeyPat
         r"Large: the template has 99\d,\d{3} bytes, CloudFormation accepts 990,000; every .* set fewer .*",
         str(ended.value),
     )
+
+
+def test_a_template_with_too_many_resources_is_reported(tmp_path: Path) -> None:
+    for number in (MAX_RESOURCES, MAX_RESOURCES + 1):
+        resources = {f"Resource{place}": {} for place in range(number)}
+        template = json.dumps({"Resources": resources})
+        (tmp_path / f"Of{number}.template.json").write_text(template)
+    (message,) = assembly_checks.oversized(tmp_path)
+    assert message.startswith("Of501: the template has 501 resources, CloudFormation accepts 500; ")
 
 
 @pytest.mark.parametrize("file", EKS_FILES)

@@ -10,6 +10,7 @@ import pytest
 
 from config import stack_division
 from config.eks_cluster import EksCluster
+from config.kubernetes import AccessEntry
 from tests.stacks.grown_clusters import cluster_of, synthesized_templates
 from tools.stacks.moves import OWN_STACK, Places, describe_moves, template_places
 
@@ -34,7 +35,10 @@ def changed(**sections: Any) -> EksCluster:
         entry["namespaces"] = []
     for name, fields in sections.items():
         document[name] |= fields
-    return EksCluster.model_validate(document)
+    cluster = EksCluster.model_validate(document)
+    # Fewer than a file may have.
+    few = {"entries_in_cluster_stack": FIRST_ENTRIES}
+    return cluster.model_copy(update={"kubernetes": cluster.kubernetes.model_copy(update=few)})
 
 
 EVERYONE = changed()
@@ -75,7 +79,6 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The template of each cluster."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stack_division, "FIRST_TEAMS", FIRST_TEAMS)
-        patch.setattr(stack_division, "FIRST_ENTRIES", FIRST_ENTRIES)
         return synthesized_templates(CLUSTERS, tmp_path_factory.mktemp("leavers"))
 
 
@@ -163,8 +166,13 @@ def test_a_team_that_would_leave_a_nested_stack_is_refused(templates: dict[str, 
 def test_entries_without_access_take_no_room_in_nested_stacks() -> None:
     (entry, *_) = EVERYONE.kubernetes.access
     without = entry.model_copy(update={"level": "none"})
-    first = [entry] * stack_division.FIRST_ENTRIES
+    first = [entry] * FIRST_ENTRIES
     num_more = stack_division.ENTRIES_PER_STACK + 1
-    assert stack_division.most_entries([*first, *[without] * num_more]) == len(first) + num_more
+
+    def most(more: AccessEntry) -> int:
+        access = {"access": [*first, *[more] * num_more]}
+        return stack_division.most_entries(EVERYONE.kubernetes.model_copy(update=access))
+
+    assert most(without) == len(first) + num_more
     # All of these have one principal, and so one nested stack.
-    assert stack_division.most_entries([*first, *[entry] * num_more]) == len(first) + num_more - 1
+    assert most(entry) == len(first) + num_more - 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from config.stack_division import LEAST_OTHER_RESOURCES
 from tests.stacks.intrinsics import Evaluator
 from tests.stacks.synthesized import Templates, load, read_templates, resources, synthesize
 from tests.stacks.test_shared_vpc import NETWORK, REGION
@@ -85,6 +86,11 @@ def test_the_installer_and_the_files_users_get_access_entries() -> None:
     assert installer.partition("role/")[2]
     policies = [policy["PolicyArn"] for policy in entries[installer]["AccessPolicies"]]
     assert policies == ["arn:aws:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"]
+
+
+def test_no_stack_has_fewer_other_resources_than_the_rules_count() -> None:
+    """An existing EKS cluster has the smallest stack: it needs no control plane and fewer add-ons."""
+    assert len(hyperpod()["Resources"]) - 1 >= LEAST_OTHER_RESOURCES
 
 
 def test_the_installer_is_in_the_nodes_network() -> None:

@@ -6,19 +6,23 @@ that the new resource has applied.
 """
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from config.eks_cluster import EksCluster
-from config.stack_division import FIRST_ENTRIES, FIRST_TEAMS
+from config.kubernetes import FIRST_ENTRIES
+from config.stack_division import FIRST_TEAMS
 from config.task_governance import team_namespace
 from tools.stacks.replacements import Template
 from tools.stacks.stack_contents import read_stack
 from tools.stacks.stack_states import STACK
 
 ENTRY = "AWS::EKS::AccessEntry"
+ENTRY_ID = re.compile("KubernetesAccess([0-9]+)[0-9A-F]{8}")
+"""Logical id of an entry in the cluster's own stack: its place in the file, and the CDK's hash."""
 PATCH = "Custom::AWSCDK-EKS-KubernetesPatch"
 """Change of a Kubernetes object. Each team has one, of its namespace."""
 ASSOCIATION = "AWS::EKS::PodIdentityAssociation"
@@ -129,7 +133,8 @@ def describe_moves(old: Places, new: Places, cluster: EksCluster) -> Iterator[st
     if principals:
         listed = {entry.principal_arn for entry in cluster.kubernetes.access}
         removed = [principal for principal in old.entries if principal not in listed]
-        yield " ".join(_of_entries(principals, removed, num_own=_num_own(old.entries)))
+        num_own = cluster.kubernetes.entries_in_cluster_stack
+        yield " ".join(_of_entries(principals, removed, num_own=num_own, kept=_num_kept(old)))
     if _moved(old.teams, new.teams) or _moved(old.associations, new.associations):
         yield " ".join(_of_teams(old, new))
 
@@ -139,17 +144,23 @@ def _moved(old: Mapping[str, Place], new: Mapping[str, Place]) -> list[str]:
     return [name for name, place in new.items() if name in old and old[name] != place]
 
 
-def _num_own(places: Mapping[str, Place]) -> int:
-    return sum(place.stack == OWN_STACK for place in places.values())
+def _num_kept(old: Places) -> int:
+    """Return the value of ``kubernetes.entries_in_cluster_stack`` that keeps deployed entries in place."""
+    ids = [place.logical_id for place in old.entries.values() if place.stack == OWN_STACK]
+    in_file = [int(found[1]) for found in map(ENTRY_ID.fullmatch, ids) if found]
+    return max([FIRST_ENTRIES, *(place + 1 for place in in_file)])
 
 
-def _of_entries(moved: Sequence[str], removed: Sequence[str], *, num_own: int) -> Iterator[str]:
+def _of_entries(
+    moved: Sequence[str], removed: Sequence[str], *, num_own: int, kept: int
+) -> Iterator[str]:
     """Yield the sentences about access entries.
 
     Args:
         moved: principals whose entries would move.
         removed: principals that the file no longer has.
-        num_own: number of deployed entries in the cluster's own stack.
+        num_own: first entries of the file that the update has in the cluster's own stack.
+        kept: first entries of the file that the deployed stack has there.
     """
     yield f"this update would move access entries to other places in the stacks: {_first(moved)}."
     yield (
@@ -162,11 +173,10 @@ def _of_entries(moved: Sequence[str], removed: Sequence[str], *, num_own: int) -
     )
     if removed:
         yield f"Put removed entries back in their places, with `level: none`: {_first(removed)}."
-    if num_own > FIRST_ENTRIES:
+    if num_own != kept:
         yield (
-            f"An earlier version deployed {num_own} entries in the cluster's own stack, which now has the"
-            f" first {FIRST_ENTRIES}: deploy the file with these alone, and then with all. The others have no"
-            " access in between."
+            f"Set kubernetes.entries_in_cluster_stack to {kept}, not {num_own}, because the cluster's own"
+            f" stack was deployed with the first {kept} entries."
         )
 
 
@@ -175,7 +185,7 @@ def _of_teams(old: Places, new: Places) -> Iterator[str]:
     between = _moved(old.teams, new.teams)
     associations = _moved(old.associations, new.associations)
     removed = [team for team in old.teams if team not in new.teams]
-    num_own = _num_own(old.teams)
+    num_own = sum(place.stack == OWN_STACK for place in old.teams.values())
     if between:
         yield (
             "this update would move teams to other places in the stacks: "

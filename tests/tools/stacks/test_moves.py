@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from config.eks_cluster import EksCluster
-from config.stack_division import FIRST_ENTRIES, FIRST_TEAMS
+from config.kubernetes import FIRST_ENTRIES
+from config.stack_division import FIRST_TEAMS
 from tests.tools.answering_aws import AnsweringAws, Parameters, Refusal
 from tests.tools.cluster_files import shipped, shipped_eks
 from tests.tools.stacks.deployed_stacks import DeployedStacks, Template
@@ -213,11 +214,12 @@ def test_a_cluster_that_is_not_deployed_has_nothing_to_move(aws: AnsweringAws) -
     assert deployed_moves(shipped("slurm"), aws.session, []) == []
 
 
-def test_a_cluster_of_an_earlier_version_has_two_updates() -> None:
+def test_a_cluster_of_an_earlier_version_gets_the_setting_that_keeps_its_entries() -> None:
     """Earlier versions had all entries and teams in the cluster's own stack."""
 
     def places(number: int) -> dict[str, Place]:
-        return {str(place): Place(OWN_STACK, str(place)) for place in range(number)}
+        ids = [f"KubernetesAccess{place}0AAA091E" for place in range(number)]
+        return {str(place): Place(OWN_STACK, name) for place, name in enumerate(ids)}
 
     last_entry = str(FIRST_ENTRIES)
     last_team = str(FIRST_TEAMS)
@@ -226,7 +228,10 @@ def test_a_cluster_of_an_earlier_version_has_two_updates() -> None:
         old.entries | {last_entry: Place(NESTED, "")}, old.teams | {last_team: Place(NESTED, "")}
     )
     entries, teams = describe_moves(old, new, cluster_of([]))
-    assert f"now has the first {FIRST_ENTRIES}: deploy the file with these alone" in entries
+    advice = (
+        f"Set kubernetes.entries_in_cluster_stack to {FIRST_ENTRIES + 1}, not {FIRST_ENTRIES}, "
+    )
+    assert advice in entries
     assert f"deploy the file with the first {FIRST_TEAMS} alone, and then with all" in teams
     same = Places(places(FIRST_ENTRIES), places(FIRST_TEAMS))
     assert list(describe_moves(same, same, cluster_of([]))) == []

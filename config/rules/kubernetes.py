@@ -305,8 +305,9 @@ RULES = (
     # Someone without access would seem to have it in these namespaces.
     levels_apply_to_namespaces,
     namespaces_of_teams_exist,
-    # The synthesis would end with a traceback, or the deployment with CloudFormation's refusal.
+    # CloudFormation accepts 500 resources per stack, and the entries beyond would not be deployed.
     stacks_hold_the_entries,
+    # The synthesis counts exactly, but takes longer and names resources, not the field.
     own_stack_holds_its_entries,
     # Without the agent, HyperPod replaces no faulty node, which is the point of running on it.
     EksRule(

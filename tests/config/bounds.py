@@ -123,6 +123,7 @@ REASONS: dict[str, str] = {
     "JobLimits.max_jobs": _LIMIT,
     "JobLimits.max_nodes": _LIMIT,
     "JobLimits.max_submitted_jobs": _LIMIT,
+    "Kubernetes.entries_in_cluster_stack": "160 always fit beside 60 teams, and deployed stacks have them",
     "Kubernetes.public_access_cidrs": "EKS user guide, service quotas: 40 public ranges for a cluster",
     "Kubernetes.role": "longest ARN of a role in IAM's API reference, 2048 characters",
     "KubernetesService.cpus": "the largest node that serves has 192 processors",

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from seqlm.runs.kinds import RunKind
 from seqlm.training.command_line import one_line_errors
@@ -23,8 +23,6 @@ from .text_table import text_table
 LEAST = 2
 MOST = 6
 """Largest number of compared runs: as many as have a colour in the figure."""
-JSON_FIELDS = ("fields", "scores", "notes")
-"""Fields of the result with ``--json``."""
 TITLE_FIELD = "name"
 """Field of the run file that is not compared, because it is the title of a run's column."""
 SAME = "The run files have the same values."
@@ -75,10 +73,23 @@ class Comparison:
         return found
 
 
+class CompareResult(TypedDict):
+    """Result with ``--json``."""
+
+    fields: dict[str, dict[str, Any]]
+    """Values of the run files that differ, by field and run."""
+    scores: dict[str, dict[str, Any]]
+    """All scores, by score and run; None stands for one that a run lacks."""
+    notes: list[str]
+
+
 def main(arguments: Sequence[str]) -> None:
     """Print the comparison, and write its page."""
     options = _parser().parse_args(arguments)
-    with one_line_errors(), json_error("compare", JSON_FIELDS, is_wanted=options.json):
+    with (
+        one_line_errors(),
+        json_error("compare", CompareResult.__annotations__, is_wanted=options.json),
+    ):
         if not LEAST <= len(options.runs) <= MOST:
             raise ValueError(
                 f"RUN: got {len(options.runs)} runs; from {LEAST} to {MOST} are compared, so name as many"
@@ -183,15 +194,13 @@ def _compared(runs: Sequence[ComparedRun]) -> Comparison:
     return Comparison(runs, different, scores)
 
 
-def _as_json(found: Comparison) -> dict[str, Any]:
+def _as_json(found: Comparison) -> CompareResult:
     def by_run(values: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
         return {name: dict(zip(found.names, row, strict=True)) for name, row in values.items()}
 
-    return {
-        "fields": by_run(found.fields),
-        "scores": by_run(found.scores),
-        "notes": found.notes(),
-    }
+    return CompareResult(
+        fields=by_run(found.fields), scores=by_run(found.scores), notes=found.notes()
+    )
 
 
 def _page(found: Comparison) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,12 +34,12 @@ def json_document(
 
 
 @contextmanager
-def json_error(command: str, fields: Sequence[str], *, is_wanted: bool) -> Iterator[None]:
+def json_error(command: str, fields: Iterable[str], *, is_wanted: bool) -> Iterator[None]:
     """Print the document of a command that a ValueError ends, and pass the error on.
 
     Args:
         command: name of the command.
-        fields: fields of its result, which are null after an error.
+        fields: names of the fields of its result, which are null after an error.
         is_wanted: whether to print documents.
     """
     try:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from seqlm.runs.kinds import RunKind
 from seqlm.training.command_line import one_line_errors
@@ -29,8 +29,6 @@ from .text_table import ABSENT, text_table
 
 RUNS_FOLDER = Path("runs")
 """Default folder of runs, as in run files."""
-JSON_FIELDS = ("runs", "num_matching", "num_runs")
-"""Fields of the result with ``--json``."""
 MAX_LISTED = 50
 """Runs that are listed without ``--all``."""
 MAX_CONFIG_BYTES = 1 << 16
@@ -64,19 +62,30 @@ class ListedRun:
     """Time of all its starts: as its results say, or else until the last logged step."""
 
 
+class ListResult(TypedDict):
+    """Result with ``--json``."""
+
+    runs: list[dict[str, Any]]
+    """Listed runs, each with the fields of ``ListedRun``."""
+    num_matching: int
+    """Number of runs that the options select."""
+    num_runs: int
+    """Number of runs in the folder."""
+
+
 def main(arguments: Sequence[str]) -> None:
     """Print the list."""
     options = _parser().parse_args(arguments)
-    with one_line_errors(), json_error("runs", JSON_FIELDS, is_wanted=options.json):
+    with one_line_errors(), json_error("runs", ListResult.__annotations__, is_wanted=options.json):
         folders = _run_folders(options.folder)
         kept = list(_filtered(folders, options))
         listed = [_listed(path) for path in islice(kept, None if options.all else MAX_LISTED)]
         if options.json:
-            result = {
-                "runs": [asdict(run) for run in listed],
-                "num_matching": len(kept),
-                "num_runs": len(folders),
-            }
+            result = ListResult(
+                runs=[asdict(run) for run in listed],
+                num_matching=len(kept),
+                num_runs=len(folders),
+            )
             print(json_document("runs", result))
             return
         if listed:

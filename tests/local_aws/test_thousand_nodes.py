@@ -174,7 +174,7 @@ def run(
 def test_logs_are_counts_and_the_first_failed_nodes(run: Run) -> None:
     lines, calls = run(logs)
     done = NUM_NODES - NUM_FAILED
-    assert lines[0] == f"{NUM_NODES} nodes: {done} done, {NUM_FAILED} failed"
+    assert lines[0] == f"{NUM_NODES} node(s): {done} done, {NUM_FAILED} failed"
     assert len(lines) <= TWO_SCREENS
     assert calls["ListClusterNodes"] == NUM_NODES / NODES_PER_PAGE
     assert calls["DescribeLogStreams"] == NUM_NODES / STREAMS_PER_PAGE

@@ -52,8 +52,8 @@ BUCKET_BYTES = (1 * MIB, 25 * MIB)
 ALIGNMENT_BYTES = 256
 """Alignment of gradients in the buffer of a flat all-reduce. What it leaves free is sent, too. Gradients of
 joined matrices have no gap between them, so a few bytes less are sent for some widths."""
-COUNT_BYTES = 8
-"""Bytes of the number of targets, an int64."""
+COUNT_BYTES = FP32
+"""Bytes of the number of targets."""
 FLAGS_BYTES = 4 * FP32
 """Bytes of the flags of a step: to stop, a checkpoint is written, the record or the arithmetic has failed."""
 FORWARD_AND_BACKWARD = 2

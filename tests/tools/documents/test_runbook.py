@@ -29,6 +29,7 @@ SHOWN_REASONS = re.findall(r"^\| `([^`]+)`(?:, `([^`]+)`)? \| ", TEXT, re.MULTIL
 # From the manuals of Slurm 22.05 and 25.05.
 SCONTROL = {
     "ping": set(),
+    "reconfigure": set(),
     "show": {"config", "job", "node"},
     "update": {"NodeName", "PartitionName", "Reason", "State"},
 }

@@ -99,7 +99,8 @@ def test_a_training_loses_steps_and_nothing_else(
     update(cluster, second_batch, lambda: None)
     found = wait_for_end(cluster, job["job"], log)
     num_restarts = 1 + any(node in second_batch for node in nodes_then)
-    assert found["Restarts"] == str(num_restarts)
+    # The job also requeues itself if nodes that have just returned fail its checks, before any step.
+    assert int(found["Restarts"]) >= num_restarts, log.read_text()
     steps = resumed_steps(run_dir)
     assert len(steps) == num_restarts
     assert steps[0] >= SAVE_EVERY

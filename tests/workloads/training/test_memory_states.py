@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -39,6 +40,8 @@ from tests.workloads.training.training_runs import events, lines, losses
 
 STEPS = 2
 """Steps between two states."""
+_SEEDS = itertools.count()
+"""Seed of each start of a process."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Start:
     @contextmanager
     def model(self, here: Processes) -> Iterator[Model]:
         """Yield a small model whose weights differ from start to start, with its checkpoints."""
+        # Processes of DDP have the same weights, whatever they have drawn before.
+        torch.manual_seed(next(_SEEDS))
         module = nn.Linear(5, 3)
         module.bias.requires_grad_(self.trains_all)
         if self.mode == "fsdp":

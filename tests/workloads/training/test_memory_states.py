@@ -59,7 +59,7 @@ class Start:
     @contextmanager
     def model(self, here: Processes) -> Iterator[Model]:
         """Yield a small model whose weights differ from start to start, with its checkpoints."""
-        # Processes of DDP have the same weights, whatever they have drawn before.
+        # Processes of DDP start with the same weights.
         torch.manual_seed(next(_SEEDS))
         module = nn.Linear(5, 3)
         module.bias.requires_grad_(self.trains_all)
